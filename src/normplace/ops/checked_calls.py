@@ -17,13 +17,14 @@ Spec = TypeVar("Spec")
 MAX_SIGNATURES = 1024
 
 
-def signature(tensor: Any) -> Hashable:
-    """What the checks of a tensor depend on; None for a missing one, the type of anything else."""
-    if tensor is None:
-        return None
-    if not isinstance(tensor, Tensor):
-        return type(tensor)
-    return type(tensor), tensor.dtype, tensor.shape, tensor.device, tensor.is_contiguous()
+def signature(*tensors: Any) -> Hashable:
+    """What the checks of some tensors depend on: None for a missing one, the type of anything that is not a tensor."""
+    return tuple([
+        None if x is None
+        else (type(x), x.dtype, x.shape, x.device, x.is_contiguous()) if isinstance(x, Tensor)
+        else type(x)
+        for x in tensors
+    ])  # fmt: skip
 
 
 class CheckedCalls(dict[Hashable, Spec]):

@@ -7,7 +7,7 @@ longer than a small kernel runs. A :class:`Launch` skips both for launches that 
 from __future__ import annotations
 
 import functools
-import operator
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -58,7 +58,8 @@ class Launch:
             *numbers: The arguments that follow the tensors.
         """
         addresses = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
-        known = functools.reduce(operator.or_, addresses, 0) % ALIGNMENT == 0 and not _profiled()
+        # The fastest way to test all addresses: a missing one is 0, which every number divides.
+        known = math.gcd(ALIGNMENT, *addresses) == ALIGNMENT and not _profiled()
         if known and self._run is not None:
             self._run(*grid, stream, *self._handles, *addresses, *numbers, *self._values)
             return

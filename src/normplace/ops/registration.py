@@ -166,8 +166,12 @@ class DifferentiableOp(ABC, Generic[Spec]):
     def call_unobserved(self, tensors: Tensors, spec: Spec) -> tuple[Tensor, ...]:
         """The results for plain tensors, where nothing apart from autograd sees the call."""
         if any_requires_grad(tensors):
-            return _apply_unchecked(*tensors, spec, self)
+            return self.call_recorded(tensors, spec)
         return self.forward(tensors, spec, training=False)[: self.num_results]
+
+    def call_recorded(self, tensors: Tensors, spec: Spec) -> tuple[Tensor, ...]:
+        """The results for plain tensors, where autograd sees the call and nothing else does."""
+        return _apply_unchecked(*tensors, spec, self)
 
     def _split(self, arguments: Sequence[Any]) -> tuple[Tensors, Spec]:
         count = len(self.inputs)
@@ -237,7 +241,7 @@ class _EagerFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
-        *tensors, spec, op = arguments
+        tensors, spec, op = arguments[:-2], arguments[-2], arguments[-1]
         outputs = op.forward(tensors, spec)
         op.setup(ctx, tensors, spec, outputs)
         ctx.op = op

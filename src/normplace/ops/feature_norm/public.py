@@ -58,7 +58,7 @@ def feature_norm(
     """
     eps, key = float(eps), None
     if not is_observed():
-        key = (norm, eps, unit_offset, rounding, dtype, backend, signature(x), signature(weight), signature(bias))
+        key = (norm, eps, unit_offset, rounding, dtype, backend, signature(x, weight, bias))
         spec = _checked.get(key)
         if spec is not None:
             if spec.backend == "composed":

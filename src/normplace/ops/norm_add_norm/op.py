@@ -13,6 +13,7 @@ from normplace.ops.backends import BackendChoice, choose_triton, import_backend,
 from normplace.ops.norm_add_norm import composed, reference
 from normplace.ops.norm_add_norm.reference import BoundaryGradMask, BoundaryGrads, BoundarySpec, OptionalTensors
 from normplace.ops.registration import DifferentiableOp, Tensors
+from normplace.ops.tracing import any_requires_grad
 
 BACKENDS = ("auto", "composed", "reference", "triton")
 # Wider rows do not fit into the registers of one program.
@@ -101,10 +102,7 @@ class BoundaryOp(DifferentiableOp[BoundarySpec]):
     def forward(self, tensors: Tensors, spec: BoundarySpec, *, training: bool = True) -> Any:
         """New stream, input of the next branch and statistics; None for the statistics unless ``training``."""
         x, f = cast(tuple[Tensor, Tensor], tensors[:2])
-        rest = OptionalTensors(*tensors[2:])
-        if spec.backend == "reference" or not x.numel():
-            return reference.forward(x, f, rest, spec)
-        return on_device_of(x, import_backend("norm_add_norm", "triton").forward, x, f, rest, spec, training)
+        return _forward(x, f, OptionalTensors(*tensors[2:]), spec, training)
 
     def fake_forward(self, tensors: Tensors, spec: BoundarySpec) -> tuple[Tensor, Tensor, Tensor]:
         """Empty tensors like the results of :meth:`forward`."""
@@ -195,4 +193,14 @@ def apply_unobserved(x: Tensor, f: Tensor, tensors: OptionalTensors, spec: Bound
     """:func:`apply` for plain tensors, where nothing apart from autograd sees the call."""
     if spec.backend == "composed":
         return composed.forward(x, f, tensors, spec)
-    return cast(tuple[Tensor, Tensor], BOUNDARY.call_unobserved((x, f, *tensors), spec))
+    inputs = (x, f, *tensors)
+    if any_requires_grad(inputs):
+        return cast(tuple[Tensor, Tensor], BOUNDARY.call_recorded(inputs, spec))
+    return _forward(x, f, tensors, spec, training=False)[:2]
+
+
+def _forward(x: Tensor, f: Tensor, tensors: OptionalTensors, spec: BoundarySpec, training: bool) -> Any:
+    """New stream, input of the next branch and statistics, by the reference or the kernels."""
+    if spec.backend == "reference" or not x.numel():
+        return reference.forward(x, f, tensors, spec)
+    return on_device_of(x, import_backend("norm_add_norm", "triton").forward, x, f, tensors, spec, training)

@@ -96,8 +96,7 @@ def norm_add_norm(
     if not (dropout or out_scale is not None or in_scale is not None or is_observed()):
         key = (
             out_norm, in_norm, out_eps, in_eps, unit_offset, skip_scale, factor, stream_dtype, y_dtype, out_rounding,
-            in_rounding, backend, signature(x), signature(f), signature(out_weight), signature(out_bias),
-            signature(in_weight), signature(in_bias), signature(branch),
+            in_rounding, backend, signature(x, f, out_weight, out_bias, in_weight, in_bias, branch),
         )  # fmt: skip
         spec = _checked.get(key)
         if spec is not None:
