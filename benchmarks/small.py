@@ -3,20 +3,28 @@
     python benchmarks/small.py --out benchmarks/results/small-cpu.json
 
 Measured: the start of Python programs and of the command line; audits of small models, the first one in a process and
-later ones, compared with a forward pass; forward passes of a graph network whose topology scale is remembered; and
-tangent kernels of small networks. All times are CPU seconds on one thread, the least of several calls, so that other
-work on the machine matters little.
+later ones, compared with a forward pass; forward passes of a graph network whose topology scale is remembered; tangent
+kernels of small networks, compared with torch.func; and the boundary op on a few rows, compared with PyTorch's separate
+norms. All times are CPU seconds on one thread, the least of several calls, so that other work on the machine matters
+little.
+
+The Triton kernels of the boundary need a GPU. Their host side (checks, plans, memory, autograd and the arguments of the
+launches) is measured here on CPU tensors, with launches that do nothing. PyTorch's norms compute their few rows.
 """
 
 from __future__ import annotations
 
 import argparse
+import cProfile
+import functools
+import importlib
 import json
 import os
 import resource
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,8 +36,9 @@ sys.path.pop(0)  # the folder of this script, in which accelerate.py hides the p
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 import normplace as npl
 from normplace.lab.bench.allocator import keep_freed
-from normplace.lab.bench.ntk import network
+from normplace.lab.bench.ntk import jacobian_contraction, network
 from normplace.lab.bench.record import run_environment
+from normplace.ntk.empirical_kernel import plan_cache
 
 RUNS = 100
 STARTS = 3
@@ -157,13 +166,96 @@ def scales(nodes: int, edges: int) -> list[dict[str, Any]]:
 
 
 def kernels() -> list[dict[str, Any]]:
-    """Tangent kernels of small networks with LayerNorm."""
+    """Tangent kernels of small networks with LayerNorm: the first of a model, later ones, and those of torch.func."""
     rows = []
-    for width, samples in ((64, 100), (64, 1000), (512, 100), (512, 1000)):
+    for width, samples in ((64, 10), (128, 10), (64, 100), (64, 1000), (512, 100), (512, 1000)):
         model, x = network(width, norms=True), torch.linspace(-3, 3, samples)[:, None]
-        seconds = least(lambda model=model, x=x: npl.ntk.empirical(model, x), 5)
-        rows.append({"network": f"MLP 1-{width}-{width}-1", "samples": samples, "seconds": seconds})
-        print(f"tangent kernel of width {width}, {samples} samples: {seconds * 1e3:.1f} ms", flush=True)
+
+        def first(model: nn.Module = model, x: torch.Tensor = x) -> object:
+            plan_cache.forget(model)
+            return npl.ntk.empirical(model, x)
+
+        runs = RUNS if samples == 10 else 5
+        row = {
+            "network": f"MLP 1-{width}-{width}-1",
+            "samples": samples,
+            "first_s": least(first, runs),
+            "seconds": least(lambda model=model, x=x: npl.ntk.empirical(model, x), runs),
+            "torch_func_s": least(lambda model=model, x=x: jacobian_contraction(model, x), runs),
+        }
+        rows.append(row)
+        times = ", ".join(f"{name} {1e3 * row[name]:.2f}" for name in ("first_s", "seconds", "torch_func_s"))
+        print(f"tangent kernel of width {width}, {samples} samples, ms: {times}", flush=True)
+    return rows
+
+
+class NoLaunch:
+    """In place of a Triton kernel and of its compiled version: launches do nothing."""
+
+    function, packed_metadata = 0, ()
+    run = staticmethod("".format)  # a function without a Python frame that accepts all arguments
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., NoLaunch]:
+        return lambda *tensors, **options: self
+
+
+def leave_out_launches() -> None:
+    """Replace the boundary's Triton kernels, and allow their backend on a CPU."""
+    os.environ["TRITON_INTERPRET"] = "1"
+    triton: Any = importlib.import_module("normplace.ops.norm_add_norm.triton")
+    names = ("forward", "forward_in_pieces", "backward", "columns", "finish")
+    triton.forward_kernels = triton.backward_kernels = types.SimpleNamespace(**dict.fromkeys(names, NoLaunch()))
+
+
+def python_calls(call: Callable[[], object]) -> int:
+    """Python functions that a call enters."""
+    profile = cProfile.Profile()
+    profile.enable()
+    call()
+    profile.disable()
+    return sum(entry.callcount for entry in profile.getstats() if not isinstance(entry.code, str)) - 1
+
+
+def boundaries() -> list[dict[str, Any]]:
+    """A boundary with LayerNorms on four rows of 64: forward without gradients, and forward and backward."""
+    leave_out_launches()
+    generator = torch.Generator().manual_seed(0)
+    x, f, d_stream, d_y = (torch.randn(4, 64, generator=generator) for _ in range(4))
+    weights = [torch.randn(64, generator=generator) for _ in range(4)]
+    learned = [tensor.requires_grad_() for tensor in (x, f, *weights)]
+
+    def fused(backend: str) -> Inputs:
+        return npl.ops.norm_add_norm(
+            x, f, out_norm="layer", out_weight=weights[0], out_bias=weights[1], in_norm="layer", in_weight=weights[2],
+            in_bias=weights[3], backend=backend,
+        )  # fmt: skip
+
+    def separate() -> Inputs:
+        stream = x + nn.functional.layer_norm(f, (64,), weights[0], weights[1], 1e-6)
+        return stream, nn.functional.layer_norm(stream, (64,), weights[2], weights[3], 1e-6)
+
+    def without_gradients(compute: Callable[[], Inputs]) -> object:
+        with torch.no_grad():
+            return compute()
+
+    def step(compute: Callable[[], Inputs]) -> object:
+        return torch.autograd.grad(compute(), learned, (d_stream, d_y))
+
+    rows = []
+    methods = {
+        "PyTorch's norms": separate,
+        "boundary, composed of PyTorch's norms": lambda: fused("composed"),
+        "boundary, Triton without launches": lambda: fused("triton"),
+    }
+    for name, compute in methods.items():
+        row: dict[str, Any] = {"method": name}
+        for kind, run in (("forward", without_gradients), ("step", step)):
+            call = functools.partial(run, compute)
+            row[f"{kind}_s"] = least(lambda call=call: [call() for _ in range(RUNS)]) / RUNS
+            row[f"{kind}_calls"] = python_calls(call)
+        rows.append(row)
+        times = ", ".join(f"{kind} {1e6 * row[f'{kind}_s']:.1f}" for kind in ("forward", "step"))
+        print(f"{name}, microseconds: {times}", flush=True)
     return rows
 
 
@@ -174,6 +266,7 @@ def main() -> None:
     arguments = parser.parse_args()
     source = str(Path(__file__).resolve().parents[1] / "src")
     os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": source}  # of the programs that are started
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # users start from compiled files
     torch.set_num_threads(1)
     torch.manual_seed(0)
     keep_freed()  # otherwise the first subjects pay for returning memory to the system, and later ones do not
@@ -182,6 +275,7 @@ def main() -> None:
     for name, seconds in record["startup"].items():
         print(f"{name}: {seconds:.3f} s", flush=True)
     record |= {"audits": audits(), "scales": scales(10_000, 160_000), "kernels": kernels()}
+    record["boundaries"] = boundaries()
     if arguments.out is not None:
         arguments.out.write_text(json.dumps(record, indent=1) + "\n")
 

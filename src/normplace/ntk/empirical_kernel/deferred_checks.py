@@ -40,7 +40,8 @@ class DeferredChecks:
         conditions, self._conditions = self._conditions, []
         if not conditions:
             return
-        values = torch.stack([condition for condition, _ in conditions]).tolist()
+        device = conditions[0][0].device  # a model may have its output on another device than the samples
+        values = torch.stack([condition.to(device) for condition, _ in conditions]).tolist()
         for value, (_, failure) in zip(values, conditions, strict=True):
             if not value:
                 failure()
