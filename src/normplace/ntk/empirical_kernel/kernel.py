@@ -40,7 +40,8 @@ def empirical(
     form (A₁A₂ᵀ)∘(G₁G₂ᵀ) of layer inputs A and output gradients G, which needs no Jacobian: Novak, Sohl-Dickstein and
     Schoenholz, "Fast Finite Width Neural Tangent Kernel", 2022 (arXiv 2206.08720). All other parameters use their
     per-sample Jacobian, so the result is always the complete kernel. The functional calls and the autograd graph decide
-    which form applies, not the module's class.
+    which form applies, not the module's class. The choice is remembered while the model exists, and every later call
+    with samples of the same shape checks it.
 
     Args:
         model: The network, a function of one sample. The first axis of its input and of its single output tensor
