@@ -21,7 +21,7 @@ from normplace.lab.studies.periln.training import MORE, NAMED, OTHERS, SIZES
 from normplace.lab.studies.rate_grid import best_rate
 from normplace.lab.trials.per_seed import Records, config_values, metric, pick
 from normplace.lab.trials.results import TrialRecord
-from papers import committed, periln_tables, scaling_tables, selection_tables
+from papers import committed, deepergcn_tables, periln_tables, scaling_tables, selection_tables
 
 NO_RESULTS = "No results yet."
 SETTINGS = {"ood_r2": "out of distribution", "id_r2": "in distribution"}
@@ -165,7 +165,11 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
     },
     "extrapolation": {"scores": scores},
     "causalrn": {"lengths": lengths, "published": published_lengths, "opponents": opponents},
-    "deepergcn": {"depths": depths},
+    "deepergcn": {
+        "depths": depths,
+        "recipes": deepergcn_tables.recipe_scores,
+        "causes": deepergcn_tables.causes,
+    },
     "periln": {
         "placements": partial(placements, NAMED),
         "others": partial(placements, OTHERS + MORE),

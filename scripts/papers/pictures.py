@@ -73,9 +73,9 @@ PICTURES = {
         Picture("depth", "full", "Score against depth, by block order", panel=185),
         Picture("aggregation", "full", "Score by aggregation, with and without MsgNorm", 165, 3),
         Picture("memory", "full", "Peak memory of a training step against depth", 600),
-        Picture("scores", "full", "Scores compared with published ones", 150, 3),
-        Picture("train-test", "laptop", "Train and test score against depth", 240, 2),
-        Picture("gradients", "laptop", "Gradient of every convolution in the deepest stacks", 240, 2),
+        Picture("recipes", "full", "Official recipe and recipes of ours, compared with published scores", 150, 3),
+        Picture("train-test", "full", "Train and test score against depth", 240, 2),
+        Picture("gradients", "full", "Gradient of every convolution in the deepest stacks", 240, 2),
     ),
     "periln": (
         Picture("variance", "full", "Variance of the stream over depth and training, 120M", panel=185),

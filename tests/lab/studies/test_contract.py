@@ -31,10 +31,7 @@ NOT_PLANNED = {
 """Parts without trials at a scale."""
 PENDING = {
     "causalrn": ("images-", "look-up-", "looks-up-", "pretraining-", "published-", "recall-", "recalls-"),
-    "deepergcn": (
-        *(f"{cause}-{graphs}" for cause in ("vanishing", "over-smoothing", "over-fitting") for graphs in ("s", "o")),
-        *("orders-", "learned-numbers-", "channel-numbers-", "degree-sums-", "official-", "recipe-"),
-    ),
+    "deepergcn": ("orders-", "learned-numbers-", "channel-numbers-", "degree-sums-"),
     "periln": "pretraining-",
     "postdeg": (
         "constant-backbone-is-random-on",

@@ -22,6 +22,7 @@ from normplace.lab.tasks.graphs.molecules import load_molhiv
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),  # torch.compile's own
+    pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning"),  # not used, to compare with the CPU
 ]
 
 

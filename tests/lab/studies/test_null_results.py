@@ -35,6 +35,8 @@ EXCHANGEABLE = {
     "self-regularising": "both norms have exactly the same exponents",
     "social-after-is-heard": "half of the exchanged results have a scale after the norm, so their mean passes, too",
     "anchor-tolokers": "both candidates reach the published score",
+    "recipe-tolokers": "all candidates are within 0.006 of each other",
+    "official-molhiv": "the networks with and without the scale have scores within the published deviation",
     "bound-holds": "the bound holds for every placement of the norm, so exchanging their ratios changes nothing",
     **dict.fromkeys(
         ("certificates-are-not-broken", "certificates-miss-few"), "a seed has one trial, so nothing is exchanged"

@@ -110,5 +110,5 @@ def test_the_committed_results_repeat_their_own_seconds(tmp_path):
     assert sum(second for part in result.parts for second in part.seconds) == pytest.approx(total)
     assert not result.on_gpu
     full = dataclasses.replace(recorded.run, scale="full")
-    gpu = next(path for path in committed_results() if path.name == "deepergcn-full.jsonl")
+    gpu = next(path for path in committed_results() if path.name == "deepergcn-full.jsonl.gz")
     assert estimate(full, tmp_path, ["memory"], [gpu]).on_gpu
