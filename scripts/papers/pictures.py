@@ -73,7 +73,7 @@ PICTURES = {
         Picture("depth", "full", "Score against depth, by block order", panel=185),
         Picture("aggregation", "full", "Score by aggregation, with and without MsgNorm", 165, 3),
         Picture("memory", "full", "Peak memory of a training step against depth", 600),
-        Picture("recipes", "full", "Official recipe and recipes of ours, compared with published scores", 150, 3),
+        Picture("recipes", "full", "Official recipe and recipes of ours, compared with published scores", 330, 1),
         Picture("train-test", "full", "Train and test score against depth", 240, 2),
         Picture("gradients", "full", "Gradient of every convolution in the deepest stacks", 240, 2),
     ),

@@ -6,7 +6,7 @@ from typing import Any
 
 from normplace.lab.report.rows import Group, score_rows
 from normplace.lab.studies.deepergcn import molhiv_official, recipes
-from normplace.lab.studies.deepergcn.figures.scores import BEST, HERE, PUBLISHED, score_dots
+from normplace.lab.studies.deepergcn.figures.scores import BEST, HERE, PUBLISHED, task_dots
 from normplace.lab.studies.deepergcn.published import ANCHORS, MOLHIV_TEST
 from normplace.lab.trials.per_seed import Records, pick
 from normplace.lab.trials.study import Figure
@@ -28,12 +28,10 @@ def figures(records: Records) -> list[Figure]:
     return [
         Figure(
             title="Official recipe and recipes of ours, compared with published scores",
-            caption="Test ROC-AUC at the best validation epoch, mean over ten seeds or splits with its 95% interval; "
+            caption="Test ROC-AUC at the best validation epoch, mean over seeds or splits with its 95% interval; "
             "published numbers with their standard deviation.",
             rows=rows,
-            spec=score_dots(
-                "network", dict.fromkeys(row["network"] for row in rows), "source", (HERE, PUBLISHED), "task", tasks
-            ),
+            spec=task_dots(rows, tasks),
             alt="One panel per task with the measured and the published ROC-AUC.",
         )
     ]

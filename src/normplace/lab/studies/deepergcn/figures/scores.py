@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from normplace.lab.report.rows import Group, score_rows
@@ -43,12 +43,17 @@ def figures(records: Records) -> list[Figure]:
             caption="Test ROC-AUC at the best validation epoch: mean over seeds for molhiv, over the official "
             "splits for the graphs, with its 95% interval; published numbers with their standard deviation.",
             rows=rows,
-            spec=score_dots(
-                "network", dict.fromkeys(row["network"] for row in rows), "source", (HERE, PUBLISHED), "task", tasks
-            ),
+            spec=task_dots(rows, tasks),
             alt="One panel per task with the measured and the published ROC-AUC.",
         )
     ]
+
+
+def task_dots(rows: Sequence[Mapping[str, Any]], tasks: Sequence[str]) -> dict[str, Any]:
+    """Measured and published scores, with a panel of its own networks and range for each task."""
+    networks = dict.fromkeys(row["network"] for row in rows)
+    spec = score_dots("network", networks, "source", (HERE, PUBLISHED), "task", tasks)
+    return {**spec, "columns": 1, "resolve": {"scale": {"x": "independent", "y": "independent"}}}
 
 
 def score_dots(
