@@ -41,7 +41,7 @@ def pyg():
 
 def test_plans():
     full, laptop = list(PART.plan("full")), list(PART.plan("laptop"))
-    assert {trial.seed for trial in full} == set(range(10)) and len(full) == 10 * 9 * 5
+    assert {trial.seed for trial in full} == set(range(10)) and len(full) == 10 * 9 + 5 * 9 * 4
     assert {trial.share for trial in full} == {1.0} and {trial.power for trial in full} == {-1.0}
     assert len(set(laptop)) == 5 * 9 * 5 and {trial.graph for trial in laptop} == {social.TOLOKERS, *social.TWITCH}
     assert len({trial.seed for trial in laptop}) >= max(claim.seeds for claim in CLAIMS)
