@@ -5,6 +5,7 @@ from normplace.lab.studies.deepergcn import (
     anchors,
     depth,
     dropout,
+    initial_gradients,
     memory,
     molhiv,
     molhiv_official,
@@ -35,7 +36,8 @@ STUDY = Study(
         "Orders: four block orders, ten aggregations and depths up to 112 over ten official splits, with the train "
         "score, the gradient of every convolution and the smoothness after every block; dense is res with "
         "concatenation in place of the add. Molhiv-official: the official recipe, with and without a degree scale "
-        "after the norms. Recipes: networks chosen for the best published scores.\n\n"
+        "after the norms. Recipes: networks chosen for the best published scores. Initial-gradients: the gradient of "
+        "every convolution of untrained stacks with BatchNorm, LayerNorm and no norm.\n\n"
         "The paper's ablation tables are not known to us. Widths, learning rates, epochs and thresholds of the node "
         "tasks are our choices."
     ),
@@ -50,6 +52,7 @@ STUDY = Study(
         orders.PART,
         molhiv_official.PART,
         recipes.PART,
+        initial_gradients.PART,
     ),
     claims=CLAIMS,
     figures=figures,

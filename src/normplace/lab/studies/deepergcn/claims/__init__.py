@@ -5,6 +5,7 @@ from normplace.lab.studies.deepergcn.claims import (
     anchors,
     depth,
     dropout,
+    initial_gradients,
     memory,
     molhiv,
     molhiv_official,
@@ -21,4 +22,5 @@ CLAIMS = (
     *orders.CLAIMS,
     *molhiv_official.CLAIMS,
     *recipes.CLAIMS,
+    *initial_gradients.CLAIMS,
 )

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from normplace.lab.studies.deepergcn.figures import aggregation, depth, dropout, memory, orders, recipes, scores
+from normplace.lab.studies.deepergcn.figures import (
+    aggregation,
+    depth,
+    dropout,
+    initial_gradients,
+    memory,
+    orders,
+    recipes,
+    scores,
+)
 from normplace.lab.trials.per_seed import Records
 from normplace.lab.trials.study import Figure
 
-PARTS = (depth, dropout, aggregation, memory, scores, orders, recipes)
+PARTS = (depth, dropout, aggregation, memory, scores, orders, recipes, initial_gradients)
 
 
 def figures(records: Records) -> list[Figure]:
