@@ -21,7 +21,7 @@ from normplace.lab.studies.periln.training import MORE, NAMED, OTHERS, SIZES
 from normplace.lab.studies.rate_grid import best_rate
 from normplace.lab.trials.per_seed import Records, config_values, metric, pick
 from normplace.lab.trials.results import TrialRecord
-from papers import committed, deepergcn_tables, periln_tables, scaling_tables, selection_tables
+from papers import committed, deepergcn_tables, periln_tables, postdeg_tables, scaling_tables, selection_tables
 
 NO_RESULTS = "No results yet."
 SETTINGS = {"ood_r2": "out of distribution", "id_r2": "in distribution"}
@@ -162,6 +162,9 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "methods": selection_tables.methods,
         "known-degree": selection_tables.known_degree,
         "constant": selection_tables.constant,
+        "sets": postdeg_tables.sets,
+        "plateaus": postdeg_tables.plateaus,
+        "twitch": postdeg_tables.twitch,
     },
     "extrapolation": {"scores": scores},
     "causalrn": {"lengths": lengths, "published": published_lengths, "opponents": opponents},
