@@ -76,6 +76,7 @@ PICTURES = {
         Picture("recipes", "full", "Official recipe and recipes of ours, compared with published scores", 330, 1),
         Picture("train-test", "full", "Train and test score against depth", 240, 2),
         Picture("gradients", "full", "Gradient of every convolution in the deepest stacks", 240, 2),
+        Picture("initial", "full", "Gradient of every convolution before training, by norm", 165, 3),
     ),
     "periln": (
         Picture("variance", "full", "Variance of the stream over depth and training, 120M", panel=185),

@@ -31,7 +31,7 @@ NOT_PLANNED = {
 """Parts without trials at a scale."""
 PENDING = {
     "causalrn": ("images-", "look-up-", "looks-up-", "pretraining-", "published-", "recall-", "recalls-"),
-    "deepergcn": ("initial-", "orders-", "learned-numbers-", "channel-numbers-", "degree-sums-"),
+    "deepergcn": ("orders-", "learned-numbers-", "channel-numbers-", "degree-sums-"),
     "periln": "pretraining-",
     "postdeg": "plateau-gowalla-",
 }
