@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -11,6 +14,13 @@ from torch import nn
 from normplace.errors import UsageError
 from normplace.ops import checked_calls, feature_norm, norm_add_norm
 from normplace.ops.checked_calls import CheckedCalls, signature
+
+# No signature with one of these numbers is remembered before a test takes it.
+UNUSED_EPS = itertools.count(0.001, 0.001)
+
+
+class Subclass(torch.Tensor):
+    """A tensor of a subclass."""
 
 
 def test_the_signature_has_what_the_checks_read():
@@ -67,6 +77,66 @@ def test_a_wrong_argument_is_refused_after_valid_calls(changed):
     for _ in range(2):
         with pytest.raises(UsageError):
             norm_add_norm(**(valid | changed))
+
+
+def outcome(call: Callable[[], Any]) -> Any:
+    """The values of a call, or the type of its exception."""
+    try:
+        values = call()
+    except Exception as error:  # whichever it is, a remembered signature must not hide it
+        return type(error)
+    return [value.tolist() for value in (values if isinstance(values, tuple) else [values])]
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        *({"dropout": value} for value in (None, "", [], False, -0.0, np.float64(0), torch.tensor(0.0))),
+        *({"in_eps": value} for value in (1, True, np.float32(0.5), torch.tensor(0.5), -1, None, "1", [1], 1j)),
+        *({"branch_scale": value} for value in (None, True, torch.tensor([2]), torch.ones(1, 3), torch.tensor(2j))),
+        *({"unit_offset": value} for value in (1, 1.0, np.bool_(True))),
+        *({"x": value, "f": value} for value in (torch.ones(3, 2).T, torch.ones(1, 3).expand(2, 3), torch.ones(0, 3))),
+        {"x": torch.arange(4.0).as_strided((2, 3), (1, 1))},
+        {"f": torch.ones(2, 6)[:, ::2].requires_grad_()},
+        {"f": torch.ones(2, 3).to_sparse()},
+        {"x": torch.ones(2, 3).as_subclass(Subclass)},
+        {"in_weight": torch.arange(6.0)[::2]},
+        {"in_weight": torch.ones(1).expand(3)},
+        {"in_weight": nn.Parameter(torch.arange(3.0))},
+        {"in_weight": torch.ones(3, dtype=torch.int64)},
+        {"in_weight": [1.0, 1.0, 1.0]},
+        {"out_norm": ["rms"]},
+    ],
+    ids=str,
+)
+def test_a_call_gives_the_same_before_and_after_valid_calls(changed, backend):
+    valid: dict[str, Any] = {
+        "x": torch.arange(6.0).view(2, 3),
+        "f": torch.ones(2, 3),
+        "in_weight": torch.ones(3),
+        "in_eps": next(UNUSED_EPS),
+    }
+    for op, names in ((norm_add_norm, None), (feature_norm, {"x": "x", "in_weight": "weight", "in_eps": "eps"})):
+        known, other = (
+            {(names or {}).get(key, key): value for key, value in arguments.items() if names is None or key in names}
+            for arguments in (valid, valid | changed)
+        )
+        before = outcome(lambda op=op, other=other: op(**other, backend=backend))
+        for _ in range(2):
+            op(**known, backend=backend)
+        for _ in range(2):
+            assert outcome(lambda op=op, other=other: op(**other, backend=backend)) == before
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (1, 1, 1, 1)])
+def test_a_branch_scale_of_one_element_has_any_shape(shape, backend):
+    x, scale = torch.arange(6.0).view(2, 3), torch.full(shape, 2.0, requires_grad=True)
+    for _ in range(2):
+        stream, y = norm_add_norm(x, x, branch_scale=scale, out_norm=None, backend=backend)
+        assert torch.equal(stream, 3 * x) and y.shape == x.shape
+        assert torch.equal(torch.autograd.grad(stream.sum(), scale)[0], torch.full(shape, 15.0))
 
 
 @pytest.mark.parametrize("backend", ["auto", "reference"])

@@ -91,7 +91,7 @@ def norm_add_norm(
     """
     branch, factor = (branch_scale, 1.0) if isinstance(branch_scale, Tensor) else (None, branch_scale)
     out_eps, in_eps, skip_scale, factor = float(out_eps), float(in_eps), float(skip_scale), float(factor)
-    key = None
+    dropout, key = float(dropout), None
     # A seed and scales of rows are created or reshaped in every call.
     if not (dropout or out_scale is not None or in_scale is not None or is_observed()):
         key = (
@@ -110,7 +110,7 @@ def norm_add_norm(
     check_tensor("f", f, x)
     make_spec = _make_spec if is_traced() else _cached_spec  # a tracer cannot see through a cache
     spec = make_spec(
-        out_norm, in_norm, out_eps, in_eps, unit_offset, skip_scale, factor, float(dropout), x.dtype, f.dtype,
+        out_norm, in_norm, out_eps, in_eps, unit_offset, skip_scale, factor, dropout, x.dtype, f.dtype,
         stream_dtype, y_dtype, backend, x.device.type, x.shape[-1], out_rounding, in_rounding,
     )  # fmt: skip
     if (out_norm is None and (out_weight is not None or out_bias is not None)) or (
@@ -235,7 +235,7 @@ def _branch_scale(tensor: Tensor, x: Tensor) -> Tensor:
         return channels("branch_scale", tensor, x)
     tensor = tensor.to(x.device)
     check_tensor("branch_scale", tensor, x)
-    return tensor
+    return tensor if tensor.dim() <= x.dim() else tensor.reshape(())  # or the result would have its axes
 
 
 def _rows(name: str, tensor: Tensor, x: Tensor) -> Tensor:
