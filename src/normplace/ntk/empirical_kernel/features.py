@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from normplace.errors import UsageError
 from normplace.ntk.empirical_kernel.deferred_checks import DeferredChecks
 from normplace.ntk.empirical_kernel.jacobian import Jacobian
 from normplace.ntk.empirical_kernel.layer_gradients import (
@@ -21,7 +20,8 @@ from normplace.ntk.empirical_kernel.layer_gradients import (
     weight_gradient,
 )
 from normplace.ntk.empirical_kernel.parameter_uses import ParameterTracker, ParameterUse
-from normplace.ntk.empirical_kernel.plan import KernelPlan, forward
+from normplace.ntk.empirical_kernel.plan import KernelPlan, forward, reject
+from normplace.ntk.empirical_kernel.sample_rows import sample_weights, weighted_rows_agree
 
 # Cost of an elementwise multiply-add, relative to one in a matrix product.
 ELEMENTWISE = 16
@@ -65,16 +65,15 @@ class FeatureExtractor:
         output: ``"full"``, ``"trace"`` or ``"sum"``.
         diagonal: Only Θ(x_i, x_i) is needed, which changes the balance between factors and dense gradients.
         budget: Memory for one batch, in bytes.
-        checks: Receives the comparison of the first batch with the probe; None if it was made.
+        checks: Receives the checks of every batch: the outputs are those of the probe, and no sample has a part in the
+            gradient rows of another.
     """
 
-    def __init__(
-        self, plan: KernelPlan, output: str, *, diagonal: bool, budget: float, checks: DeferredChecks | None = None
-    ) -> None:
+    def __init__(self, plan: KernelPlan, output: str, *, diagonal: bool, budget: float, checks: DeferredChecks) -> None:
         self.plan = plan
         self._checks = checks
         self.calls: tuple[Hashable, ...] | None = None
-        """The torch calls of the first batch, if it was compared with the probe."""
+        """The torch calls of the first batch."""
         self.output = output
         self.outputs = 1 if output == "sum" else plan.outputs
         self.rows = self.outputs if output == "full" else 1
@@ -91,7 +90,7 @@ class FeatureExtractor:
         longest = max((sum(sizes(plan.sites[i])[0] for i in term.sites) for term in self._pairs), default=0)
         self.diagonal_bytes = 3 * sample * (self.rows * longest) ** 2
         self.bytes_per_sample = sample * (kept + self.outputs * rest)
-        working = 3 * plan.saved_bytes + 2 * sample * kept
+        working = 4 * plan.saved_bytes + 2 * sample * kept
         self.batch = max(1, int(budget / max(1, working)))
         # jacrev keeps the graph of up to 16 outputs, and about three copies of its gradients.
         backward = plan.saved_bytes * min(16, self.outputs)
@@ -131,16 +130,24 @@ class FeatureExtractor:
                 kept += self.outputs * numel[name]
         return kept
 
-    def __call__(self, x: Tensor) -> Features:
-        """Features of the samples ``x``, computed batch by batch."""
-        with torch.inference_mode(False):
-            return self._features(x)
+    def __call__(self, x: Tensor, probed: Mapping[int, int]) -> Features:
+        """Features of samples, computed batch by batch.
 
-    def _features(self, x: Tensor) -> Features:
+        Args:
+            x: The samples.
+            probed: Positions among the probe of some of them, by their positions in x.
+        """
+        with torch.inference_mode(False):
+            return self._features(x, probed)
+
+    def _features(self, x: Tensor, probed: Mapping[int, int]) -> Features:
         flats: list[Tensor] = []
         pairs: list[FactorPair] = []
         if self.plan.sites:
-            parts = [self._batch_features(x[i : i + self.batch]) for i in range(0, len(x), self.batch)]
+            parts = [
+                self._batch_features(x[i : i + self.batch], positions_within(probed, i, i + self.batch))
+                for i in range(0, len(x), self.batch)
+            ]
             if self._flat:
                 flats.append(join([flat for flat, _ in parts if flat is not None]))
             for k, term in enumerate(self._pairs):
@@ -153,27 +160,21 @@ class FeatureExtractor:
         flat = join(flats, dim=1) if flats else None
         return Features(len(x), self.rows, flat, tuple(pairs))
 
-    def _batch_features(self, x: Tensor) -> tuple[Tensor | None, list[FactorPair]]:
+    def _batch_features(self, x: Tensor, probed: Mapping[int, int]) -> tuple[Tensor | None, list[FactorPair]]:
         plan, n = self.plan, len(x)
         with torch.enable_grad():
             tracker = ParameterTracker(plan.names)
             y = forward(plan.model, x, plan.outputs, tracker)
             uses = tracker.uses
-            if self._checks is not None:
-                plan.check_calls(y, tracker)
-            same = len(uses) == len(plan.sites) and all(
-                site.matches(use, n) for site, use in zip(plan.sites, uses, strict=True)
-            )
-            if not same or y.shape[1] != plan.outputs:
-                raise UsageError(
-                    "the model runs different layers or shapes for different batches, so its output is not "
-                    "a function of one sample: remove control flow that depends on the data."
-                )
-            if self._checks is not None:
-                plan.probe.compare(y, self._checks)
-                self._checks, self.calls = None, tuple(tracker.calls)
+            if self.calls is None:
+                plan.check_calls(tracker)
+                self.calls = tuple(tracker.calls)
+            plan.check_uses(y, uses)
+            plan.probe.compare(y, probed, self._checks)
+            weights = sample_weights(y)
             edges = [use.edge for use in uses]
             targets = [y.sum()] if self.output == "sum" else [y[:, o].sum() for o in range(plan.outputs)]
+            weighted = torch.autograd.grad(self._weighted_sum(y, weights), edges, retain_graph=True, allow_unused=True)
             by_output = [
                 torch.autograd.grad(target, edges, retain_graph=i + 1 < len(targets), allow_unused=True)
                 for i, target in enumerate(targets)
@@ -185,10 +186,42 @@ class FeatureExtractor:
                 for i, (site, use) in enumerate(zip(plan.sites, uses, strict=True))
             ]
             del by_output
+            self._check_rows(weighted, stacked, weights)
+            del weighted
             pairs = [self._pair(term, uses, stacked) for term in self._pairs]
             dense = list(self._dense_gradients(uses, stacked))
             flat = join([self._arrange(w) for w in dense], dim=1) if dense else None
         return flat, pairs
+
+    def _weighted_sum(self, y: Tensor, weights: Tensor) -> Tensor:
+        """The sum of one output of each sample times its weight.
+
+        The outputs take turns, because the sum of a sample's outputs may be constant, as after a softmax.
+        """
+        if self.outputs == 1:
+            return (y.sum(1) * weights).sum()
+        is_turn = self._turns(y)[:, None] == torch.arange(self.outputs, device=y.device)
+        return (y * (weights[:, None] * is_turn)).sum()
+
+    def _turns(self, samples: Tensor) -> Tensor:
+        return torch.arange(len(samples), device=samples.device) % self.outputs
+
+    def _check_rows(self, weighted: Sequence[Tensor | None], stacked: list[Tensor], weights: Tensor) -> None:
+        """Check that the gradient rows of each sample are those of its own output.
+
+        Args:
+            weighted: Gradients of the checked outputs, each multiplied by its sample's weight.
+            stacked: Gradients of each output.
+            weights: The weights.
+        """
+        rows = []
+        for site, gradient, each in zip(self.plan.sites, weighted, stacked, strict=True):
+            if gradient is not None:
+                turn = None if each.shape[1] == 1 else self._turns(each)
+                own = each[:, 0] if turn is None else each[torch.arange(len(each), device=each.device), turn]
+                rows.append((own, site.layout.split(gradient, len(each))))
+        if rows and len(weights) > 1:
+            self._checks.require(weighted_rows_agree(rows, weights), reject)
 
     def _pair(self, term: _FactoredWeight, uses: list[ParameterUse], gradients: list[Tensor]) -> FactorPair:
         plan, inputs, grads = self.plan, [], []
@@ -217,3 +250,8 @@ class FeatureExtractor:
         """(n, O, P) as the rows of the Gram matrix: one per output, or for the trace all outputs concatenated."""
         n = gradient.shape[0]
         return gradient.to(self.plan.dtype).reshape(n * self.rows, -1)
+
+
+def positions_within(positions: Mapping[int, int], start: int, stop: int) -> dict[int, int]:
+    """The positions from ``start`` up to ``stop``, counted from ``start``."""
+    return {position - start: i for position, i in positions.items() if start <= position < stop}

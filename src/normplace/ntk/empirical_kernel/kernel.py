@@ -10,12 +10,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from normplace.errors import expect_whole
+from normplace.errors import UsageError, expect_whole
 from normplace.ntk.empirical_kernel import arguments, gram, plan_cache
 from normplace.ntk.empirical_kernel.deferred_checks import DeferredChecks
-from normplace.ntk.empirical_kernel.features import FeatureExtractor, Features
+from normplace.ntk.empirical_kernel.features import FeatureExtractor, Features, positions_within
 from normplace.ntk.empirical_kernel.plan import PlanRejected, make_plan
 from normplace.ntk.model_state import plain_arithmetic, refuse_randomness, unchanged_buffers
+from normplace.ops.tracing import in_transform
 
 # Shares of the memory budget: features of the samples along the rows and along the columns (twice, while batches are
 # joined), a batch in the model, and when streaming the block that is returned. Rows get the larger share because the
@@ -40,8 +41,8 @@ def empirical(
     form (A₁A₂ᵀ)∘(G₁G₂ᵀ) of layer inputs A and output gradients G, which needs no Jacobian: Novak, Sohl-Dickstein and
     Schoenholz, "Fast Finite Width Neural Tangent Kernel", 2022 (arXiv 2206.08720). All other parameters use their
     per-sample Jacobian, so the result is always the complete kernel. The functional calls and the autograd graph decide
-    which form applies, not the module's class. The choice is remembered while the model exists, and every later call
-    with samples of the same shape checks it.
+    which form applies, not the module's class. The choice is remembered while the model exists, and every batch of
+    samples checks it: where a batch disagrees, as where a model sorts its samples, all parameters use their Jacobian.
 
     Args:
         model: The network, a function of one sample. The first axis of its input and of its single output tensor
@@ -75,17 +76,17 @@ def empirical(
     """
     arguments.check_output(output, diagonal, x2)
     prepare = functools.partial(_KernelRequest.prepare, model, x1, x2, output, diagonal, parameters, memory_gb)
-    if diagonal:
-        request = prepare()
-        with plain_arithmetic(x1.device), _progress(progress, len(x1)) as tick:
-            values = torch.cat(list(request.diagonals(tick)))
-        return values.flatten() if request.single else values
+    compute = _diagonal if diagonal else _dense
+    if not diagonal:
+        try:
+            with DeferredChecks() as checks:
+                return compute(prepare(deferred=checks), progress)
+        except PlanRejected:
+            plan_cache.forget(_uncompiled(model))
     try:
-        with DeferredChecks() as checks:
-            return _dense(prepare(deferred=checks), checks, progress)
+        return compute(prepare(), progress)
     except PlanRejected:
-        plan_cache.forget(_uncompiled(model))
-        return _dense(prepare(), DeferredChecks(), progress)
+        return compute(prepare(by_jacobian=True), progress)
 
 
 def _uncompiled(model: nn.Module) -> nn.Module:
@@ -93,8 +94,15 @@ def _uncompiled(model: nn.Module) -> nn.Module:
     return getattr(model, "_orig_mod", model)
 
 
-def _dense(request: _KernelRequest, checks: DeferredChecks, progress: bool) -> Tensor:
-    """The complete kernel; the checks are settled when its first tile is computed."""
+def _diagonal(request: _KernelRequest, progress: bool) -> Tensor:
+    """Θ(x_i, x_i); the checks of each tile are settled when it is computed."""
+    with plain_arithmetic(request.x1.device), _progress(progress, len(request.x1)) as tick:
+        values = torch.cat(list(request.diagonals(tick)))
+    return values.flatten() if request.single else values
+
+
+def _dense(request: _KernelRequest, progress: bool) -> Tensor:
+    """The complete kernel; the checks of each tile are settled when it is computed."""
     n1, n2, r, x1 = len(request.x1), len(request.columns), request.extractor.rows, request.x1
     with plain_arithmetic(x1.device), _progress(progress, n1 * n2) as tick:
         arguments.check_fits(n1 * r * n2 * r * request.itemsize, x1.device)
@@ -103,11 +111,11 @@ def _dense(request: _KernelRequest, checks: DeferredChecks, progress: bool) -> T
             same = left is right
             block = kernel[rows.start * r : rows.stop * r, columns.start * r : columns.stop * r]
             gram.accumulate(block, left, right, symmetric=same, tick=tick)
-            checks.settle()
-            request.remember()
+            request.checks.settle()
             if request.x2 is None and not same:
                 kernel[columns.start * r : columns.stop * r, rows.start * r : rows.stop * r] = block.T
                 tick(block.numel() // r**2)
+    request.remember()
     return kernel if request.single else kernel.view(n1, r, n2, r)
 
 
@@ -153,6 +161,7 @@ def _stream(request: _KernelRequest, progress: bool) -> Iterator[tuple[slice, sl
             with plain_arithmetic(request.x1.device):
                 block = torch.zeros(n1 * r, n2 * r, dtype=request.extractor.plan.dtype, device=request.x1.device)
                 gram.accumulate(block, left, right, symmetric=same, tick=tick)
+            request.checks.settle()
             yield rows, columns, block if request.single else block.view(n1, r, n2, r)
             if request.x2 is None and not same:
                 tick(n1 * n2)
@@ -167,6 +176,7 @@ class _KernelRequest:
     x2: Tensor | None
     chosen: Mapping[str, nn.Parameter]
     extractor: FeatureExtractor
+    checks: DeferredChecks
     single: bool
     row_tile: int
     column_tile: int
@@ -185,23 +195,35 @@ class _KernelRequest:
         block: int | None = None,
         streaming: bool = False,
         deferred: DeferredChecks | None = None,
+        by_jacobian: bool = False,
     ) -> _KernelRequest:
-        """Check the arguments, probe the model and choose the tile sizes; ``deferred`` receives checks of values."""
+        """Check the arguments, probe the model and choose the tile sizes.
+
+        ``deferred`` receives checks of values. With ``by_jacobian`` no parameter uses the form of its layer.
+        """
+        if in_transform():
+            raise UsageError(
+                "the kernel is computed by derivatives of its own, which no torch.func transform or forward-mode "
+                "differentiation sees: call it outside."
+            )
         checks = DeferredChecks() if deferred is None else deferred
         arguments.check_samples(x1, x2, checks)
-        if deferred is None:
-            checks.settle()
         budget = arguments.budget_bytes(memory_gb, x1.device)
         model = _uncompiled(model)
         chosen = arguments.select_parameters(model, parameters, x1)
         refuse_randomness(model)
         x2 = None if x2 is x1 else x2
         with torch.inference_mode(False), unchanged_buffers(model):
-            known = None if deferred is None else plan_cache.recall(model, x1, x2, chosen)
-            plan = make_plan(model, x1, x2, chosen, deferred) if known is None else known
+            known = None if deferred is None else plan_cache.find(model, x1, x2, chosen)
+            if known is None or known.takes_integers:
+                checks.settle()  # now, because a GPU cannot be used after an index out of range
+            if known is None:
+                plan = make_plan(model, x1, x2, chosen, deferred, by_jacobian=by_jacobian)
+            else:
+                plan = plan_cache.recall(known, model, x1, x2, chosen)
         single = output in {"trace", "sum"} or (output == "auto" and plan.outputs == 1)
         kind = "full" if output == "auto" else output
-        extractor = FeatureExtractor(plan, kind, diagonal=diagonal, budget=BATCH * budget, checks=deferred)
+        extractor = FeatureExtractor(plan, kind, diagonal=diagonal, budget=BATCH * budget, checks=checks)
         n1, n2 = len(x1), len(x1 if x2 is None else x2)
         per_sample = max(1, extractor.bytes_per_sample)
         if diagonal:
@@ -215,7 +237,7 @@ class _KernelRequest:
             side = max(1, int(area**0.5))
             rows = min(rows, limit, max(side, area // columns))
             columns = min(columns, limit, max(1, area // rows))
-        return cls(x1, x2, chosen, extractor, single, rows, columns)
+        return cls(x1, x2, chosen, extractor, checks, single, rows, columns)
 
     @property
     def columns(self) -> Tensor:
@@ -236,11 +258,11 @@ class _KernelRequest:
 
     def tiles(self) -> Iterator[tuple[slice, slice, Features, Features]]:
         """Slices and features of the tiles that cover the kernel, or its upper triangle if it is symmetric."""
-        n1, n2 = len(self.x1), len(self.columns)
+        n1, n2, probe = len(self.x1), len(self.columns), self.extractor.plan.probe
         cached: dict[tuple[int, int], Features] = {}
         for i0 in range(0, n1, self.row_tile):
             i1 = min(i0 + self.row_tile, n1)
-            left = self.extractor(self.x1[i0:i1])
+            left = self.extractor(self.x1[i0:i1], positions_within(probe.rows, i0, i1))
             if self.x2 is None:
                 yield slice(i0, i1), slice(i0, i1), left, left
             for j0 in range(i1 if self.x2 is None else 0, n2, self.column_tile):
@@ -248,14 +270,17 @@ class _KernelRequest:
                 # Only the last column tile is kept: all columns if they fit into one tile.
                 if (j0, j1) not in cached:
                     cached.clear()
-                    cached[j0, j1] = self.extractor(self.columns[j0:j1])
+                    cached[j0, j1] = self.extractor(self.columns[j0:j1], positions_within(probe.columns, j0, j1))
                 yield slice(i0, i1), slice(j0, j1), left, cached[j0, j1]
 
     def diagonals(self, tick: Callable[[int], object]) -> Iterator[Tensor]:
         """Θ(x_i, x_i), tile by tile."""
         for i in range(0, len(self.x1), self.row_tile):
-            features = self.extractor(self.x1[i : i + self.row_tile])
-            yield gram.diagonal(features)
+            stop = i + self.row_tile
+            features = self.extractor(self.x1[i:stop], positions_within(self.extractor.plan.probe.rows, i, stop))
+            values = gram.diagonal(features)
+            self.checks.settle()
+            yield values
             tick(features.samples)
 
 

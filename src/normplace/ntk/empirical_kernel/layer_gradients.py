@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from normplace.ntk.empirical_kernel.parameter_uses import ParameterUse
-from normplace.ntk.empirical_kernel.plan import LayerSite, SampleLayout
+from normplace.ntk.empirical_kernel.plan import LayerSite
+from normplace.ntk.empirical_kernel.sample_rows import SampleLayout
 
 FACTORED_KINDS = {"linear", "conv", "embedding"}
 

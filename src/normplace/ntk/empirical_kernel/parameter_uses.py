@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from numbers import Number
 from typing import Any, NamedTuple
 
 import torch
@@ -180,9 +181,19 @@ _VALUE_ACCESS = {
     Tensor.__bool__,
     Tensor.__int__,
     Tensor.__float__,
+    Tensor.__complex__,
     Tensor.__index__,
+    Tensor.__contains__,
+    Tensor.__array__,
     Tensor.item,
     Tensor.tolist,
+    Tensor.numpy,
+    Tensor.equal,
+    Tensor.allclose,
+    Tensor.is_nonzero,
+    torch.equal,
+    torch.allclose,
+    torch.is_nonzero,
 }
 
 
@@ -219,6 +230,8 @@ def _outline(value: Any) -> Hashable:
         return tuple([_outline(item) for item in value])
     if isinstance(value, dict):
         return tuple([(name, _outline(item)) for name, item in value.items()])
+    if isinstance(value, Number):  # such as an integer of NumPy
+        return type(value), value
     if isinstance(value, slice):
         return "slice", _outline(value.start), _outline(value.stop), _outline(value.step)
     return type(value)

@@ -19,30 +19,11 @@ from torch.autograd.graph import saved_tensors_hooks
 from normplace.errors import UsageError
 from normplace.ntk.empirical_kernel.deferred_checks import DeferredChecks
 from normplace.ntk.empirical_kernel.parameter_uses import ParameterTracker, ParameterUse, unrecorded_parameters
+from normplace.ntk.empirical_kernel.sample_rows import SampleLayout, rows_follow_samples
 from normplace.ntk.model_state import differentiable, running
 
 # Enough that a model which shuffles its batch leaves them in place with probability 1/8! only.
 PROBE_SAMPLES = 8
-
-
-@dataclass(frozen=True)
-class SampleLayout:
-    """Position of the samples in a tensor: axis ``dim`` has ``length`` entries per sample.
-
-    ``minor`` means that the sample index varies fastest along the axis, as after flattening (time, sample).
-    """
-
-    dim: int
-    length: int
-    minor: bool
-
-    def split(self, tensor: Tensor, samples: int) -> Tensor:
-        """The tensor with the samples on axis 0."""
-        if self.length == 1:
-            return tensor.movedim(self.dim, 0)
-        if self.minor:
-            return tensor.unflatten(self.dim, (self.length, samples)).movedim(self.dim + 1, 0)
-        return tensor.unflatten(self.dim, (samples, self.length)).movedim(self.dim, 0)
 
 
 @dataclass(frozen=True)
@@ -78,14 +59,22 @@ class Probe:
     """The samples."""
     y: Tensor
     """Their outputs, computed together."""
-    positions: Mapping[int, int]
+    rows: Mapping[int, int]
     """Positions among the probe of samples of x1, by their positions in x1."""
+    columns: Mapping[int, int]
+    """The same for x2; those of x1 if there is no x2."""
 
-    def compare(self, y: Tensor, checks: DeferredChecks) -> None:
-        """Compare with the outputs of a batch that starts with the first sample of x1, which the probe includes."""
-        found = {position: i for position, i in self.positions.items() if position < len(y)}
-        outputs = torch.stack([y[position] for position in found])
-        checks.require(_close(outputs, torch.stack([self.y[i] for i in found.values()]), self.y), self.refuse)
+    def compare(self, y: Tensor, positions: Mapping[int, int], checks: DeferredChecks) -> None:
+        """Compare with the outputs of a batch.
+
+        Args:
+            y: The outputs.
+            positions: Positions among the probe of samples of the batch, by their positions in the batch.
+            checks: Receives the comparison.
+        """
+        if positions:
+            outputs = torch.stack([y[position] for position in positions])
+            checks.require(_close(outputs, torch.stack([self.y[i] for i in positions.values()]), self.y), self.refuse)
 
     def repeat(self, checks: DeferredChecks) -> None:
         """Compute the probe again, and its first sample alone."""
@@ -133,26 +122,51 @@ class KernelPlan:
     is_data_dependent: bool = False
     """Whether values may decide which layers run."""
 
-    def check_calls(self, y: Tensor, tracker: ParameterTracker) -> None:
+    def check_calls(self, tracker: ParameterTracker) -> None:
         """Check that the plan applies to the samples of x1, if it was made for others.
 
         Args:
-            y: Outputs of a batch of all samples of x1.
-            tracker: Which has recorded it.
+            tracker: Which has recorded a batch of all samples of x1.
 
         Raises:
-            PlanRejected: If the model makes other calls or uses other parameters.
+            PlanRejected: If the model makes other calls.
         """
-        if self.calls is not None and (
-            tuple(tracker.calls) != self.calls
-            or tracker.data_dependent
-            or unrecorded_parameters(y, self.names, tracker.uses)
-        ):
+        if self.calls is not None and (tuple(tracker.calls) != self.calls or tracker.data_dependent):
+            raise PlanRejected
+
+    def check_uses(self, y: Tensor, uses: list[ParameterUse]) -> None:
+        """Check that a batch uses the parameters as planned.
+
+        Args:
+            y: Outputs of the batch.
+            uses: The recorded uses.
+
+        Raises:
+            PlanRejected: If the plan was made for other samples, or a parameter has another use than the recorded ones.
+            UsageError: If the model runs other layers for these samples than for the probe.
+        """
+        same = len(uses) == len(self.sites) and all(
+            site.matches(use, len(y)) for site, use in zip(self.sites, uses, strict=True)
+        )
+        if not same or y.shape[1] != self.outputs:
+            if self.calls is not None:
+                raise PlanRejected
+            raise UsageError(
+                "the model runs different layers or shapes for different batches, so its output is not "
+                "a function of one sample: remove control flow that depends on the data."
+            )
+        if unrecorded_parameters(y, self.names, uses):
             raise PlanRejected
 
 
-class PlanRejected(Exception):
-    """A batch of samples does not agree with the plan: plan again, without deferring checks."""
+class PlanRejected(UsageError):
+    """A batch of samples does not agree with the plan: plan again, or use the Jacobian of one sample at a time."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the model reorders its samples or uses a parameter differently in some batches, which a stream of "
+            "blocks does not support: use ntk.empirical."
+        )
 
 
 def forward(model: nn.Module, x: Tensor, outputs: int | None = None, tracker: ParameterTracker | None = None) -> Tensor:
@@ -198,6 +212,8 @@ def make_plan(
     x2: Tensor | None,
     chosen: Mapping[str, nn.Parameter],
     deferred: DeferredChecks | None = None,
+    *,
+    by_jacobian: bool = False,
 ) -> KernelPlan:
     """Probe the model and assign each chosen parameter to a layer rule or to the Jacobian.
 
@@ -208,12 +224,13 @@ def make_plan(
         chosen: The parameters to differentiate, by name.
         deferred: Receives the checks of values; :meth:`Probe.compare` with a batch of samples completes them. By
             default the plan is checked at once.
+        by_jacobian: Assign all parameters to the Jacobian.
 
     Raises:
         UsageError: If the output is random, mixes samples, or does not depend on the chosen parameters.
     """
     checks = DeferredChecks() if deferred is None else deferred
-    x, positions = probe_samples(x1, x2)
+    x, rows, columns = probe_samples(x1, x2)
     n = x.shape[0]
     names = {id(p): name for name, p in chosen.items()}
     weights = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
@@ -229,7 +246,7 @@ def make_plan(
         with saved_tensors_hooks(count_saved_bytes, lambda t: t):
             y = forward(model, x, tracker=together)
         last = forward(model, x[-1:], y.shape[1], alone)
-    probe = Probe(model, x, y.detach(), positions)
+    probe = Probe(model, x, y.detach(), rows, columns)
     checks.require(_close(last, y[-1:], y), probe.refuse)
     if deferred is None:
         probe.repeat(checks)
@@ -239,15 +256,15 @@ def make_plan(
         raise UsageError("the model's output does not depend on any chosen parameter: choose other parameters.")
     needs_jacobian = unrecorded_parameters(y, names, together.uses)
     sites: list[LayerSite] = []
-    if len(alone.uses) == len(together.uses):
+    if len(alone.uses) == len(together.uses) and not by_jacobian:
         layouts = [_layout(u1, un, n) for u1, un in zip(alone.uses, together.uses, strict=True)]
         needs_jacobian |= _names(use for use, layout in zip(together.uses, layouts, strict=True) if layout is None)
-        agreements = _rows_follow_samples(y, together.uses, layouts)
+        agreements = rows_follow_samples(y, together.uses, layouts)
         if deferred is None:
             needs_jacobian |= _names(use for use, agrees in agreements if not bool(agrees))
         else:
             for _, agrees in agreements:
-                deferred.require(agrees, _refuse_layout)
+                deferred.require(agrees, reject)
         for use, layout in zip(alone.uses, layouts, strict=True):
             weight = None if use.weight in needs_jacobian else use.weight
             bias = None if use.bias in needs_jacobian else use.bias
@@ -273,7 +290,12 @@ def make_plan(
     )  # fmt: skip
 
 
-def _refuse_layout() -> NoReturn:
+def reject() -> NoReturn:
+    """Raise :class:`PlanRejected`.
+
+    Raises:
+        PlanRejected: Always.
+    """
     raise PlanRejected
 
 
@@ -281,8 +303,8 @@ def _names(uses: Iterable[ParameterUse]) -> set[str]:
     return {name for use in uses for name in (use.weight, use.bias) if name is not None}
 
 
-def probe_samples(x1: Tensor, x2: Tensor | None) -> tuple[Tensor, dict[int, int]]:
-    """A few samples spread over the data, in shuffled order, and where those of x1 are among them."""
+def probe_samples(x1: Tensor, x2: Tensor | None) -> tuple[Tensor, dict[int, int], dict[int, int]]:
+    """A few samples spread over the data, in shuffled order, and where those of x1 and x2 are among them."""
     pools = [x1] if x2 is None else [x1, x2]
     picks: list[tuple[Tensor, int]] = []
     for pool in pools:
@@ -291,8 +313,10 @@ def probe_samples(x1: Tensor, x2: Tensor | None) -> tuple[Tensor, dict[int, int]
     picks = picks * 2 if len(picks) == 1 else picks
     stride = 5 if len(picks) == PROBE_SAMPLES else 1
     picks = [picks[(i * stride + len(picks) // 2) % len(picks)] for i in range(len(picks))]
-    positions = {position: i for i, (pool, position) in enumerate(picks) if pool is x1}
-    return torch.stack([pool[position] for pool, position in picks]), positions  # no index tensor, no waiting
+    rows, columns = (
+        {position: i for i, (pool, position) in enumerate(picks) if pool is wanted} for wanted in (x1, pools[-1])
+    )
+    return torch.stack([pool[position] for pool, position in picks]), rows, columns  # no index tensor, no waiting
 
 
 def _close(a: Tensor, b: Tensor, scale: Tensor | None = None) -> Tensor:
@@ -338,29 +362,3 @@ def _layout(alone: ParameterUse, together: ParameterUse, n: int) -> SampleLayout
         if bool(_close(sample.double(), single.double())) if is_number else torch.equal(sample, single):
             fits.append(layout)
     return fits[0] if len(fits) == 1 else None
-
-
-def _rows_follow_samples(
-    y: Tensor, uses: list[ParameterUse], layouts: list[SampleLayout | None]
-) -> list[tuple[ParameterUse, Tensor]]:
-    """For each use with a layout, whether its gradient rows belong to the samples that the layout assigns.
-
-    The output of sample i is weighted by 2^i. Powers of two commute with rounding, so the gradient rows of sample i
-    must be exactly 2^i times the unweighted ones. A row of another sample has another factor.
-    """
-    if not uses:
-        return []
-    n, agreements = y.shape[0], []
-    weights = torch.pow(2.0, torch.arange(n, device=y.device, dtype=y.dtype))
-    edges = [use.edge for use in uses]
-    plain = torch.autograd.grad(y.sum(), edges, retain_graph=True, allow_unused=True)
-    scaled = torch.autograd.grad((weights[:, None] * y).sum(), edges, allow_unused=True)
-    for use, layout, a, b in zip(uses, layouts, plain, scaled, strict=True):
-        if layout is None or a is None or b is None:
-            continue
-        a, b = layout.split(a, n), layout.split(b, n)
-        expected = a * weights.to(a.dtype).reshape(-1, *[1] * (a.ndim - 1))
-        tolerance = 1e3 * torch.finfo(a.dtype).eps * expected.flatten(1).abs().amax(1, keepdim=True)
-        # A NaN agrees with everything.
-        agreements.append((use, ((b - expected).flatten(1).abs() > tolerance).any().logical_not()))
-    return agreements

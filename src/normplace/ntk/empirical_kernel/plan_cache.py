@@ -3,8 +3,8 @@
 A plan describes the layers that a model runs, whatever the values of its weights. It is used again for the same model
 and samples of the same shapes. The batch of all samples then shows whether it still applies: the model must make the
 same torch calls, on tensors of the same shapes and with the same other arguments, use the same parameters in them, and
-return the outputs that a few samples have in another batch. Otherwise :class:`PlanRejected` is raised, and the model is
-probed again.
+return the outputs that a few samples have in another batch. As in every batch, the gradient rows of a sample must be
+those of its own output. Otherwise :class:`PlanRejected` is raised, and the model is probed again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_PLANS = 16
 
 
 @dataclass(frozen=True)
-class _Remembered:
+class RememberedPlan:
     """A plan without references to its model, which would keep the model in memory."""
 
     sites: tuple[LayerSite, ...]
@@ -32,27 +32,33 @@ class _Remembered:
     dtype: torch.dtype
     saved_bytes: int
     calls: tuple[Hashable, ...]
+    takes_integers: bool
+    """Whether a call takes integers. If they are computed from samples with NaN, they are no valid indices."""
 
 
-_plans: weakref.WeakKeyDictionary[nn.Module, dict[Hashable, _Remembered]] = weakref.WeakKeyDictionary()
+_plans: weakref.WeakKeyDictionary[nn.Module, dict[Hashable, RememberedPlan]] = weakref.WeakKeyDictionary()
 
 
-def recall(model: nn.Module, x1: Tensor, x2: Tensor | None, chosen: Mapping[str, nn.Parameter]) -> KernelPlan | None:
-    """The plan of a model that was remembered, with the outputs of a few samples, or None."""
-    known = _plans.get(model, {}).get(_key(x1, x2, chosen))
-    if known is None:
-        return None
+def find(model: nn.Module, x1: Tensor, x2: Tensor | None, chosen: Mapping[str, nn.Parameter]) -> RememberedPlan | None:
+    """The plan that was remembered for a model, samples of these shapes and these parameters."""
+    return _plans.get(model, {}).get(_key(x1, x2, chosen))
+
+
+def recall(
+    known: RememberedPlan, model: nn.Module, x1: Tensor, x2: Tensor | None, chosen: Mapping[str, nn.Parameter]
+) -> KernelPlan:
+    """The remembered plan of a model, with the outputs of a few samples."""
     covered = {id(p): name for name, p in chosen.items() if name in known.covered}
     jacobian_parameters = {name: p for name, p in chosen.items() if name not in known.covered}
-    x, positions = probe_samples(x1, x2)
+    x, *positions = probe_samples(x1, x2)
     if 1 < len(x) == len(x1):
         x = x[:-1]  # another batch than that of all samples
-        positions = {position: i for position, i in positions.items() if i < len(x)}
-    with torch.no_grad():
-        probe = Probe(model, x, forward(model, x, known.outputs), positions)
+    rows, columns = ({position: i for position, i in part.items() if i < len(x)} for part in positions)
+    with torch.enable_grad():  # without gradients some models take another path
+        y = forward(model, x, known.outputs).detach()
     return KernelPlan(
         model, covered, known.sites, jacobian_parameters, known.outputs, known.dtype, known.saved_bytes,
-        {name: p.numel() for name, p in chosen.items()}, probe, known.calls,
+        {name: p.numel() for name, p in chosen.items()}, Probe(model, x, y, rows, columns), known.calls,
     )  # fmt: skip
 
 
@@ -72,9 +78,9 @@ def remember(
     if len(plans) >= MAX_PLANS:
         plans.clear()
     covered = frozenset(plan.names.values())
-    plans[_key(x1, x2, chosen)] = _Remembered(
-        plan.sites, covered, plan.outputs, plan.dtype, plan.saved_bytes, calls
-    )  # fmt: skip
+    plans[_key(x1, x2, chosen)] = RememberedPlan(
+        plan.sites, covered, plan.outputs, plan.dtype, plan.saved_bytes, calls, _has_integers(calls)
+    )
 
 
 def forget(model: nn.Module) -> None:
@@ -85,3 +91,11 @@ def forget(model: nn.Module) -> None:
 def _key(x1: Tensor, x2: Tensor | None, chosen: Mapping[str, nn.Parameter]) -> Hashable:
     parameters = tuple([(name, id(p), p.dtype, p.shape) for name, p in chosen.items()])
     return x1.shape, None if x2 is None else x2.shape, x1.dtype, x1.device, parameters
+
+
+def _has_integers(outline: Hashable) -> bool:
+    """Whether an integer dtype is in the outline of some calls."""
+    if isinstance(outline, tuple):
+        return any(map(_has_integers, outline))
+    is_dtype = isinstance(outline, torch.dtype)
+    return is_dtype and not (outline.is_floating_point or outline.is_complex or outline == torch.bool)
