@@ -28,7 +28,7 @@ def _recipe_scores(records: Records) -> Iterator[list[str]]:
         yield ["", name, *_scores(records, molhiv_official.PART.name, scale=scale)]
     for data, (mean, deviation) in ANCHORS.items():
         yield [data, "best published", "", f"{mean} ± {deviation}", ""]
-        for settings in recipes.CANDIDATES[data]:
+        for settings in recipes.ALL_CANDIDATES[data]:
             name = recipes.candidate_name(settings)
             yield ["", name, *_scores(records, recipes.PART.name, data=data, **settings)]
 

@@ -246,7 +246,7 @@ def test_the_grid_and_the_splits_are_planned():
     assert max(trial.depth for trial in trials if trial.order == "dense") == 28
     assert {trial.seed for trial in trials if trial.data == "actor"} == set(range(10))
     assert {trial.aggregation for trial in trials if trial.data == "minesweeper"} == set(orders.AGGREGATIONS)
-    assert len(list(recipes.plan("full"))) == 60
+    assert len(list(recipes.plan("full"))) == 120
 
 
 def test_the_cells_that_claims_read_are_planned_first():

@@ -18,6 +18,7 @@ from normplace.models import GraphStack
 from normplace.models.depth import MEMORY
 
 DEPTHS = {"smoke": (2, 4), "laptop": (4, 48), "full": (7, 28, 112, 448, 1000)}
+SEEDS = 5
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,11 @@ class MemoryTrial:
 
 
 def plan(scale: str) -> Iterator[MemoryTrial]:
-    """Every mode at every depth; memory hardly depends on the seed, so two seeds are enough."""
+    """Every mode at every depth."""
     size = {"smoke": {"dim": 8, "side": 8}, "laptop": {"dim": 32, "side": 50}, "full": {}}[scale]
     for depth in DEPTHS[scale][::-1]:
         for memory in MEMORY:
-            for seed in range(2):
+            for seed in range(2 if scale == "smoke" else SEEDS):
                 yield MemoryTrial(memory, depth, seed, **size)
 
 

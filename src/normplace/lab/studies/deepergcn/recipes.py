@@ -6,6 +6,10 @@ trials do not have, and several settings changed from one to the next, so they d
 had separate weights for a node's own features, as tuned networks have, blocks that append their channels (``dense``),
 and averaged weights; on Minesweeper also dropout of the node features. The candidates with 20 layers, and with res and
 9 layers for 500 epochs, had no pilot of their own. The candidate with the best mean validation score counts.
+
+On Minesweeper the first candidates fell short of the published mean by 0.0006. A second round was declared after that:
+the order and settings of the tuned 12-layer network, a variant of it with averaged weights, and wider, deeper or longer
+variants of the best candidate. They had no pilots.
 """
 
 from __future__ import annotations
@@ -34,13 +38,27 @@ CANDIDATES: dict[str, tuple[dict[str, Any], ...]] = {
     ),
 }
 """Settings by graph; the aggregation is the mean, with separate weights for a node's own features."""
+TUNED: dict[str, Any] = {"order": "plain", "depth": 12, "epochs": 2000}
+SECOND_ROUND: dict[str, tuple[dict[str, Any], ...]] = {
+    "minesweeper": (
+        {**TUNED, "learning_rate": 1e-2, "dropout": 0.2, "input_dropout": 0.0, "average": 0.0},
+        {**TUNED, "learning_rate": 5e-3, "dropout": 0.3, "input_dropout": 0.2, "average": 0.99},
+        {**APPENDING, "depth": 20, "growth": 24, "dropout": 0.45, "input_dropout": 0.2},
+        {**APPENDING, "depth": 20, "growth": 16, "dropout": 0.4, "input_dropout": 0.3},
+        {**APPENDING, "depth": 28, "growth": 16, "dropout": 0.3, "input_dropout": 0.2},
+        {**APPENDING, "depth": 20, "growth": 16, "dropout": 0.35, "input_dropout": 0.2}
+        | {"epochs": 4000, "schedule": "cosine"},
+    ),
+}
+"""Candidates declared after the results of the first ones."""
+ALL_CANDIDATES = {data: first + SECOND_ROUND.get(data, ()) for data, first in CANDIDATES.items()}
 
 
 def plan(scale: str) -> Iterator[SeedsTrial]:
     """The candidates of each graph on its ten splits, at ``full`` only."""
     if scale != "full":
         return
-    for data, candidates in CANDIDATES.items():
+    for data, candidates in ALL_CANDIDATES.items():
         for settings in candidates:
             for seed in range(SPLITS):
                 yield SeedsTrial(data, seed=seed, aggregation=f"mean{OWN_WEIGHTS}", evaluations=100, **settings)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from normplace.lab.studies.deepergcn.depth import FEWER_SEEDS
-from normplace.lab.studies.deepergcn.molhiv import PART
+from normplace.lab.studies.deepergcn.molhiv import PART, SEEDS
 from normplace.lab.studies.deepergcn.published import MOLHIV_TEST, PAPER
 from normplace.lab.trials.claims import Check, Claim
 from normplace.lab.trials.per_seed import metric
@@ -23,8 +22,9 @@ CLAIMS = (
                 at_least=round(_MEAN - 2 * _DEVIATION, 4),
             ),
         ),
-        seeds=FEWER_SEEDS,
+        seeds=SEEDS,
         note="The threshold is two standard deviations below the published score. The graphs are rebuilt "
-        "from the molecules with OGB's features; batch size, learning rate and the 100 epochs are our choices.",
+        "from the molecules with OGB's features; batch size, learning rate and the 100 epochs are our choices. "
+        "Three seeds were recorded and judged first, then two more.",
     ),
 )

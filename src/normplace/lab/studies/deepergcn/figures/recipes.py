@@ -48,5 +48,5 @@ def _groups(records: Records, task: str) -> list[Group]:
             {"task": task, "network": recipes.candidate_name(settings), "source": HERE},
             pick(records, recipes.PART.name, data=task, **settings),
         )
-        for settings in recipes.CANDIDATES[task]
+        for settings in recipes.ALL_CANDIDATES[task]
     ]
