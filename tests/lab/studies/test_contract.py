@@ -31,8 +31,6 @@ NOT_PLANNED = {
 """Parts without trials at a scale."""
 PENDING = {
     "causalrn": ("images-", "look-up-", "looks-up-", "pretraining-", "published-", "recall-", "recalls-"),
-    "deepergcn": ("orders-", "learned-numbers-", "channel-numbers-", "degree-sums-")
-    + ("depth-published", "order-published", "smoothing-published", "dropout-published", "memory", "molhiv"),
     "periln": "pretraining-",
     "postdeg": "plateau-gowalla-",
 }
