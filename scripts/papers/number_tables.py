@@ -172,6 +172,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "depths": depths,
         "recipes": deepergcn_tables.recipe_scores,
         "causes": deepergcn_tables.causes,
+        "orders": deepergcn_tables.order_scores,
     },
     "periln": {
         "placements": partial(placements, NAMED),
