@@ -14,6 +14,8 @@ from normplace.lab.trials.study import Figure
 GRAPHS = ("grid-mines", "minesweeper", "tolokers", *OTHER)
 SCORES = {"train": "last_train", "test": "last_test"}
 STEPS = {"first step": "gradient_start", "last step": "gradient_end"}
+LAYERS_DRAWN = 100
+"""Number of layers from which on not every one is drawn, so that pictures stay small."""
 
 
 def figures(records: Records) -> list[Figure]:
@@ -74,13 +76,15 @@ def _gradients(records: Records, graphs: list[str]) -> Figure:
     for step, series in STEPS.items():
         for columns, selected in _deepest(records, graphs, "graph"):
             panel = {"panel": f"{columns['graph']}, {step}", "order": columns["order"]}
-            for layer, norms in enumerate(zip(*(record.series[series] for record in selected), strict=True), start=1):
+            by_layer = list(zip(*(record.series[series] for record in selected), strict=True))
+            step_size = 1 + len(by_layer) // LAYERS_DRAWN
+            for layer, norms in list(enumerate(by_layer, start=1))[::step_size]:
                 if known := [norm for norm in norms if norm]:
                     rows.append({**panel, "layer": layer, "gradient": sum(known) / len(known)})
     return Figure(
         title="Gradient of every convolution in the deepest stacks",
-        caption="Norm of the gradient of the weights, mean over splits, logarithmic. Gradients vanish if the curve "
-        "falls towards the first layers.",
+        caption="Norm of the gradient of the weights, mean over splits, logarithmic; every second layer of stacks of 112. "
+        "Gradients vanish if the curve falls towards the first layers.",
         rows=rows,
         spec=curves(
             x={"field": "layer", "title": "layer"},
