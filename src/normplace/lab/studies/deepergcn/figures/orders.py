@@ -83,8 +83,8 @@ def _gradients(records: Records, graphs: list[str]) -> Figure:
                     rows.append({**panel, "layer": layer, "gradient": sum(known) / len(known)})
     return Figure(
         title="Gradient of every convolution in the deepest stacks",
-        caption="Norm of the gradient of the weights, mean over splits, logarithmic; every second layer of stacks of 112. "
-        "Gradients vanish if the curve falls towards the first layers.",
+        caption="Norm of the gradient of the weights, mean over splits, logarithmic; every second layer of stacks of "
+        "112. Gradients vanish if the curve falls towards the first layers.",
         rows=rows,
         spec=curves(
             x={"field": "layer", "title": "layer"},
