@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -74,6 +76,16 @@ def test_a_budget_trial_measures_policy_and_references_on_the_same_graphs():
     assert metrics == budgets.run(trial).metrics
     assert metrics["ris"] > metrics["random"]
     assert metrics["degree"] > metrics["random"]
+
+
+def test_budget_trials_of_one_training_share_it(monkeypatch):
+    trial = BudgetTrial("postdeg", 0, 0.1, 0.1, nodes=60, steps=2, train_graphs=4, test_graphs=2, simulations=50)
+    trials = [trial, replace(trial, test_share=0.05), replace(trial, seed=1)]
+    outcomes = [budgets.run(each) for each in trials]
+    trainings, train = [], budgets.train
+    monkeypatch.setattr(budgets, "train", lambda each: trainings.append(each) or train(each))
+    assert budgets.run_together(trials) == outcomes
+    assert trainings == [trial, replace(trial, seed=1)]
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,14 @@
 """Influence policies trained with the share of seeds, sizes and degree tails that they are tested with.
 
 Graphs are configuration models whose degrees follow power laws with the exponents of real graphs. A trial is trained
-with one share of seeds and tested with the same or another one on unseen graphs.
+with one share of seeds and tested with the same or another one on unseen graphs. Trials that differ in the share of
+the test alone have the same training, which runs once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from normplace.errors import UsageError, expect_at_least, unknown
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
     import numpy as np
 
     from normplace.lab.tasks.selection import Graph
+    from normplace.models.policy import Policy
 
+METHODS = ("degree-input", "degree-postdeg", *(name for name in LEARNED if not name.startswith("degree-")))
+"""Those of the claims come first."""
 SHARES = (0.005, 0.02, 0.1)
 USUAL = 0.1
 """The share of seeds that the other parts train with."""
@@ -70,7 +74,7 @@ def plan(scale: str) -> Iterator[BudgetTrial]:
         "smoke": (2, {"nodes": 60, "steps": 2, "train_graphs": 4, "test_graphs": 2, "simulations": 10}),
     }
     seeds, size = sizes[scale]
-    methods = tuple(LEARNED) if scale == "full" else ("degree-input", "degree-postdeg")
+    methods = METHODS if scale == "full" else METHODS[:2]
     pairs = [(share, share) for share in SHARES] + [(USUAL, share) for share in SHARES if share != USUAL]
     for seed in range(seeds):
         for method in methods[:1] if scale == "smoke" else methods:
@@ -105,23 +109,48 @@ def heavy_tailed(count: int, nodes: int, generator: np.random.Generator) -> list
 
 def run(trial: BudgetTrial) -> Outcome:
     """Train with one share of seeds, test with the other, and compare with classical methods on the same graphs."""
+    return test(trial, train(trial))
+
+
+def run_together(trials: Sequence[BudgetTrial]) -> list[Outcome]:
+    """The outcomes of several trials; those with the same training share it."""
+    policies: dict[BudgetTrial, Policy] = {}
+    outcomes = []
+    for trial in trials:
+        training = replace(trial, test_share=trial.train_share)
+        if training not in policies:
+            policies[training] = train(training)
+        outcomes.append(test(trial, policies[training]))
+    return outcomes
+
+
+def train(trial: BudgetTrial) -> Policy:
+    """The trained policy of a trial; it does not depend on the share of the test."""
     import numpy as np
     import torch
 
-    from normplace.lab.tasks.selection import classical_order, ranking, spread
     from normplace.lab.tasks.selection.rewards import InfluenceReward
     from normplace.lab.train.reinforce import train_policy
 
-    train_graphs = heavy_tailed(trial.train_graphs, trial.nodes, np.random.default_rng([trial.seed, 0]))
-    test_graphs = heavy_tailed(trial.test_graphs, trial.nodes, np.random.default_rng([trial.seed, 1]))
+    graphs = heavy_tailed(trial.train_graphs, trial.nodes, np.random.default_rng([trial.seed, 0]))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(trial.seed)
         policy = build_policy(trial.method)
     generator = torch.Generator().manual_seed(trial.seed)
     reward = InfluenceReward(trial.train_share, simulations=8)
-    train_policy(policy, train_graphs, reward, steps=trial.steps, batch_size=4, generator=generator)
+    train_policy(policy, graphs, reward, steps=trial.steps, batch_size=4, generator=generator)
+    return policy
+
+
+def test(trial: BudgetTrial, policy: Policy) -> Outcome:
+    """The mean share of the nodes that the seeds of a policy and of classical methods reach on unseen graphs."""
+    import numpy as np
+
+    from normplace.lab.tasks.selection import classical_order, ranking, spread
+    from normplace.lab.tasks.selection.rewards import InfluenceReward
+
     reached: dict[str, list[float]] = {name: [] for name in ("policy", *REFERENCES)}
-    for graph in test_graphs:
+    for graph in heavy_tailed(trial.test_graphs, trial.nodes, np.random.default_rng([trial.seed, 1])):
         budget = InfluenceReward(trial.test_share).length(graph)
         orders = {"policy": ranking(graph, policy.score(graph, trial.seed))}
         for name in REFERENCES:
@@ -145,4 +174,7 @@ PART = Part(
     run=run,
     label=label,
     unavailable_reason=why_unavailable,
+    run_seeds=run_together,
+    seeds_at_once=len(SHARES),  # the shares of the test that one policy is tested with
+    may_differ=("test_share",),
 )
