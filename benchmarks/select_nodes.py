@@ -26,7 +26,7 @@ from normplace.lab.bench.record import run_environment
 from normplace.lab.tasks.selection import Graph, powerlaw_configuration, ranking
 from normplace.lab.tasks.selection.select import measure_order, select_nodes
 
-NODES, EXPONENT, SMALLEST, SEED = 400_000, 2.3, 2, 20_260
+NODES, EXPONENT, SMALLEST, SEED = 400_000, 2.3, 2, 20_261
 BUDGET, SIMULATIONS = 50, 30
 METHODS = {
     "dismantling": ("degree", "adaptive-degree", "pagerank", "corehd", "random"),

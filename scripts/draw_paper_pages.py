@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from papers import committed, periln_tables, pictures, readme
+from papers import committed, periln_tables, pictures, readme, selection_tables
 from papers.blocks import fill
 from papers.claim_tables import claim_tables
 from papers.cost_table import cost_table
@@ -34,6 +34,7 @@ def pages() -> dict[Path, str]:
             "table: initialization": periln_tables.rates(),
             "table: starts": periln_tables.starts(),
         },
+        ROOT / "docs" / "howto" / "selection.md": {"table: large-graph": selection_tables.large_graph()},
         **{PAGES / f"{study.name}.md": _blocks(study) for study in committed.studies()},
     }
     return {path: fill(path.read_text(), content) for path, content in blocks.items()}

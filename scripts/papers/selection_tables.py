@@ -1,4 +1,4 @@
-"""Tables of the PostDeg page: policies and classical methods, gains by known degree, and constant scores."""
+"""Tables of the PostDeg page and of the page on node selection: policies, classical methods and constant scores."""
 
 from __future__ import annotations
 
@@ -13,8 +13,14 @@ from normplace.lab.studies.postdeg.selection import TASKS
 from normplace.lab.tasks.selection_names import METHODS, methods_of
 from papers import committed
 
-RECORD = Path(__file__).parents[2] / "benchmarks" / "results" / "constant_backbone-cpu.json"
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 UNITS = {"influence": "share reached ↑", "dismantling": "R ↓", "independent-set": "share in the set ↑"}
+LARGE_GRAPH = {
+    "dismantling": ("R", "dismantling: R ↓", ".4f"),
+    "influence": ("reached", "influence, 50 seeds: nodes reached ↑", ",.0f"),
+    "independent-set": ("size", "independent set: nodes ↑", ",.0f"),
+}
+"""Number, heading and format of each task in the table of the large graph."""
 POLICIES = {
     "policy: attention, constant input, LN": {"slot": "none"},
     "policy: attention, constant input, PostDeg": {},
@@ -56,7 +62,7 @@ def known_degree() -> str:
 def constant() -> str:
     """Difference of the constant backbone to random orders on real graphs, before and after."""
     rows = []
-    for row in json.loads(RECORD.read_text())["graphs"]:
+    for row in json.loads((RESULTS / "constant_backbone-cpu.json").read_text())["graphs"]:
         cells = [
             f"{100 * number['mean']:+.1f}% [{100 * number['low']:+.1f}, {100 * number['high']:+.1f}]"
             for task in TASKS
@@ -65,3 +71,21 @@ def constant() -> str:
         rows.append([row["graph"], f"{row['nodes']:,}", *cells])
     headings = [f"{task}, {scoring}" for task in TASKS for scoring in ("float32", "float64")]
     return markdown_table(("graph", "nodes", *headings), rows)
+
+
+def large_graph() -> str:
+    """Quality and time of every method on one large graph."""
+    measured: dict[str, dict[str, str]] = {}
+    for row in json.loads((RESULTS / "select_nodes-cpu.json").read_text())["rows"]:
+        number, _, form = LARGE_GRAPH[row["task"]]
+        cell = f"{row[number]:{form}} ({row['seconds']:.2g} s)"
+        measured.setdefault(_large_graph_method(row["method"]), {})[row["task"]] = cell
+    rows = [[name, *(cells.get(task, "") for task in LARGE_GRAPH)] for name, cells in measured.items()]
+    return markdown_table(("method", *(heading for _, heading, _ in LARGE_GRAPH.values())), rows, right_from=1)
+
+
+def _large_graph_method(name: str) -> str:
+    """Name of a method of the record in the table."""
+    plain = name.removeprefix("igraph ")
+    title = METHODS[plain].title if plain in METHODS else plain
+    return title if plain == name else f"{title} of igraph"

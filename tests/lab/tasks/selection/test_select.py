@@ -55,6 +55,16 @@ def test_the_trained_policy_is_better_than_a_random_order(task):
     assert value > REWARDS[task].rewards(graph, orders).max()
 
 
+def test_the_influence_policy_ranks_hubs_far_outside_its_training():
+    graph = powerlaw_configuration(20_000, 2.1, 1, np.random.default_rng(5))
+    assert graph.degrees.max() > 5 * 1000  # it was trained on graphs of at most 1,000 nodes
+    policy, degree = (
+        spread(graph, select_nodes(graph, "influence", method, budget=10)[:10], simulations=30, seed=0).mean
+        for method in ("policy", "degree")
+    )
+    assert policy >= 0.95 * degree
+
+
 def test_a_policy_scores_again_after_every_round():
     graph = powerlaw_configuration(1000, 2.4, 3, np.random.default_rng(5))
     once, again = (dismantle(graph, select_nodes(graph, "dismantling", rounds=rounds)) for rounds in (1, 50))
