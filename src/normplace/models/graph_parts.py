@@ -13,7 +13,7 @@ from normplace.errors import UsageError, unknown
 from normplace.models.activations import build_activation
 from normplace.norms import LayerNorm, apply_norm
 from normplace.norms.rows import checked_batch
-from normplace.ops.indices import checked_indices, is_integer
+from normplace.ops.indices import checked_columns, is_integer
 from normplace.placement import BlockSpec
 from normplace.residual import Branch, NormChoice, build_slot_norm
 
@@ -231,8 +231,5 @@ class SumOfEmbeddings(nn.Module):
                 f"expected {len(self.sizes)} integer categories for each item, got {tuple(categories.shape)} of "
                 f"{categories.dtype}."
             )
-        columns = [
-            checked_indices(f"the categories of feature {feature}", column, size, "categories start at 0")
-            for feature, (column, size) in enumerate(zip(categories.unbind(1), self.sizes, strict=True))
-        ]
-        return nn.functional.embedding_bag(torch.stack(columns, 1) + self.first, self.table, mode="sum")
+        categories = checked_columns("the categories of feature", categories, self.sizes, "categories start at 0")
+        return nn.functional.embedding_bag(categories + self.first, self.table, mode="sum")

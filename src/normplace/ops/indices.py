@@ -10,7 +10,7 @@ from normplace.errors import UsageError
 from normplace.ops.features import describe
 from normplace.ops.tracing import all_plain, in_transform, is_batched, is_traced
 
-# Version and bound of the last check of each GPU tensor. A check synchronizes the GPU, so its result is remembered.
+# Version and bounds of the last check of each GPU tensor. A check synchronizes the GPU, so its result is remembered.
 # Kernels that read indices still ignore those out of range, because CUDA graph capture and ``.data`` evade the check.
 _checked: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
@@ -29,20 +29,54 @@ def check_range(name: str, indices: Tensor, bound: int, advice: str) -> None:
     Raises:
         UsageError: If an index is out of range.
     """
-    if not indices.numel() or indices.device.type == "meta":
+    if _is_checked(indices, bound):
         return
-    state = None  # remembered on devices where the check synchronizes
-    if indices.device.type != "cpu":
-        if indices.is_cuda and torch.cuda.is_current_stream_capturing():
-            return
-        state = None if indices.is_inference() else (indices._version, bound)
-        if state is not None and _checked.get(indices) == state:
-            return
     low, high = (int(value) for value in indices.aminmax())
     if low < 0 or high >= bound:
-        raise UsageError(f"{name} must be from 0 to {bound - 1}, got {low} to {high}: {advice}.")
-    if state is not None:
-        _checked[indices] = state
+        raise _out_of_range(name, bound, advice, low, high)
+    _remember(indices, bound)
+
+
+def check_columns(name: str, indices: Tensor, bounds: tuple[int, ...], advice: str) -> None:
+    """:func:`check_range` of every column of a matrix, each with its own bound, with one synchronization for all.
+
+    Args:
+        name: Name of a column in the error, before its number.
+        indices: An integer matrix with a column for each bound.
+        bounds: Number of entries to select from, of each column.
+        advice: How to correct the indices.
+
+    Raises:
+        UsageError: If an index is out of range.
+    """
+    if _is_checked(indices, bounds):
+        return
+    limits = torch.stack(indices.aminmax(dim=0)).tolist()
+    for number, (low, high, bound) in enumerate(zip(*limits, bounds, strict=True)):
+        if low < 0 or high >= bound:
+            raise _out_of_range(f"{name} {number}", bound, advice, low, high)
+    _remember(indices, bounds)
+
+
+def _is_checked(indices: Tensor, bound: int | tuple[int, ...]) -> bool:
+    """Whether no check is needed: there is nothing to check, it is impossible now, or the last check still holds."""
+    if not indices.numel() or indices.device.type == "meta":
+        return True
+    if indices.device.type == "cpu":
+        return False
+    if indices.is_cuda and torch.cuda.is_current_stream_capturing():
+        return True
+    return not indices.is_inference() and _checked.get(indices) == (indices._version, bound)
+
+
+def _remember(indices: Tensor, bound: int | tuple[int, ...]) -> None:
+    """Remember a check on devices where it synchronizes; inference tensors have no version."""
+    if indices.device.type != "cpu" and not indices.is_inference():
+        _checked[indices] = (indices._version, bound)
+
+
+def _out_of_range(name: str, bound: int, advice: str, low: int, high: int) -> UsageError:
+    return UsageError(f"{name} must be from 0 to {bound - 1}, got {low} to {high}: {advice}.")
 
 
 def checked_indices(name: str, indices: Tensor, bound: int, advice: str, *, asserted: bool = False) -> Tensor:
@@ -67,6 +101,28 @@ def checked_indices(name: str, indices: Tensor, bound: int, advice: str, *, asse
         raise UsageError(f"vmap cannot map over {name}: map over the features.")
     if not (asserted and indices.is_cuda):
         check_range(name, indices, bound, advice)
+    return indices
+
+
+def checked_columns(name: str, indices: Tensor, bounds: tuple[int, ...], advice: str) -> Tensor:
+    """The matrix, after :func:`check_columns`; compiled functions check at run time.
+
+    Args:
+        name: Name of a column in the error, before its number.
+        indices: An integer matrix with a column for each bound.
+        bounds: Number of entries to select from, of each column.
+        advice: How to correct the indices.
+
+    Raises:
+        UsageError: If an index is out of range.
+    """
+    if is_traced() or in_transform() or not all_plain(indices):
+        columns = [
+            checked_indices(f"{name} {number}", column, bound, advice)
+            for number, (column, bound) in enumerate(zip(indices.unbind(1), bounds, strict=True))
+        ]
+        return torch.stack(columns, 1)
+    check_columns(name, indices, bounds, advice)
     return indices
 
 
