@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from tests.ops.aggregate.cases import graph
+from tests.ops.kernels import needs_gpu
 
 from normplace import UsageError
 from normplace.models import GENConv, centrality
@@ -44,6 +45,22 @@ def test_indices_out_of_range_raise(use):
     for bad in (-1, bound, 100_000_000):
         with pytest.raises(UsageError, match="must be from 0 to"):
             run(with_one(good, bad))
+
+
+@needs_gpu
+def test_categories_are_checked_once_per_tensor_on_a_gpu():
+    rows, categories = SumOfEmbeddings((5, 5), 4).cuda(), torch.randint(5, (13, 2)).cuda()
+    expected = rows(categories)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        assert torch.equal(rows(categories), expected)
+        with pytest.raises(RuntimeError, match="synchroniz"):
+            rows(categories.clone())
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    with pytest.raises(UsageError, match="feature 1 must be from 0 to 4"):
+        categories[0, 1] = 5
+        rows(categories)
 
 
 @pytest.mark.parametrize("use", USES)
