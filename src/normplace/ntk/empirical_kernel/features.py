@@ -78,7 +78,9 @@ class FeatureExtractor:
         self.outputs = 1 if output == "sum" else plan.outputs
         self.rows = self.outputs if output == "full" else 1
         self.jacobian = (
-            Jacobian(plan.model, plan.jacobian_parameters, plan.outputs, summed=output == "sum")
+            Jacobian(
+                plan.model, plan.jacobian_parameters, plan.outputs, summed=output == "sum", by_sample=plan.has_hooks
+            )
             if plan.jacobian_parameters
             else None
         )
@@ -169,7 +171,7 @@ class FeatureExtractor:
             if self.calls is None:
                 plan.check_calls(tracker)
                 self.calls = tuple(tracker.calls)
-            plan.check_uses(y, uses)
+            graph = plan.check_uses(y, tracker)
             plan.probe.compare(y, probed, self._checks)
             weights = sample_weights(y)
             edges = [use.edge for use in uses]
@@ -188,6 +190,8 @@ class FeatureExtractor:
             del by_output
             self._check_rows(weighted, stacked, weights)
             del weighted
+            if graph.has_custom_backward and n > 1:
+                self._check_first_sample(x[:1], stacked)
             pairs = [self._pair(term, uses, stacked) for term in self._pairs]
             dense = list(self._dense_gradients(uses, stacked))
             flat = join([self._arrange(w) for w in dense], dim=1) if dense else None
@@ -222,6 +226,27 @@ class FeatureExtractor:
                 rows.append((own, site.layout.split(gradient, len(each))))
         if rows and len(weights) > 1:
             self._checks.require(weighted_rows_agree(rows, weights), reject)
+
+    def _check_first_sample(self, x: Tensor, stacked: list[Tensor]) -> None:
+        """Check that the gradient rows of the first sample are those that it has alone.
+
+        Args:
+            x: The first sample.
+            stacked: Gradients of each output for all samples.
+        """
+        with torch.enable_grad():
+            tracker = ParameterTracker(self.plan.names)
+            y = forward(self.plan.model, x, self.plan.outputs, tracker)
+            self.plan.check_uses(y, tracker)
+            target = y.sum() if self.outputs == 1 else y[:, 0].sum()
+            alone = torch.autograd.grad(target, [use.edge for use in tracker.uses], allow_unused=True)
+        rows = [
+            (each[:1, 0], site.layout.split(gradient, 1))
+            for site, gradient, each in zip(self.plan.sites, alone, stacked, strict=True)
+            if gradient is not None
+        ]
+        if rows:
+            self._checks.require(weighted_rows_agree(rows, torch.ones_like(y[:, 0])), reject)
 
     def _pair(self, term: _FactoredWeight, uses: list[ParameterUse], gradients: list[Tensor]) -> FactorPair:
         plan, inputs, grads = self.plan, [], []

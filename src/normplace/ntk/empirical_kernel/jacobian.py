@@ -21,14 +21,23 @@ class Jacobian:
         parameters: The parameters to differentiate, by name.
         outputs: Number of the model's outputs.
         summed: Differentiate the sum of the outputs instead of each.
+        by_sample: Differentiate sample by sample by autograd, because torch.func does not run all hooks.
     """
 
-    def __init__(self, model: nn.Module, parameters: Mapping[str, nn.Parameter], outputs: int, *, summed: bool) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        parameters: Mapping[str, nn.Parameter],
+        outputs: int,
+        *,
+        summed: bool,
+        by_sample: bool = False,
+    ) -> None:
         self.model = model
         self.parameters = dict(parameters)
         self.outputs = outputs
         self.summed = summed
-        self._vmap_works = True
+        self._vmap_works = not by_sample
 
     def __call__(self, x: Tensor) -> Tensor:
         """Gradients as samples × outputs × parameters."""
@@ -36,7 +45,7 @@ class Jacobian:
             try:
                 with torch.enable_grad():
                     return self._vmapped(x).detach()
-            except (RuntimeError, ValueError, TypeError):
+            except Exception:  # whatever the model's code raises
                 # torch.func does not support some models (data-dependent shapes, operators without a batching rule).
                 # The loop computes the same gradients, and raises again if the model itself fails.
                 self._vmap_works = False
