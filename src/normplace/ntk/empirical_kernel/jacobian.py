@@ -52,30 +52,35 @@ class Jacobian:
         return torch.cat([self._single(x[i : i + 1]) for i in range(len(x))])
 
     def _vmapped(self, x: Tensor) -> Tensor:
-        def outputs_of(parameters: dict[str, Tensor], sample: Tensor) -> Tensor:
-            everywhere = {location: parameters[name] for location, name in locations.items()}
+        def outputs_of(parameters: dict[str, Tensor], sample: Tensor) -> tuple[Tensor, Tensor]:
+            everywhere = others | {location: parameters[name] for location, name in locations.items()}
             # ``tie_weights`` would replace a module that is registered twice twice, and restore it once.
             y = functional_call(self.model, everywhere, (sample.unsqueeze(0).clone(),), tie_weights=False).reshape(-1)
-            return y.sum(0, keepdim=True) if self.summed else y
+            return y.sum(0, keepdim=True) if self.summed else y, y
 
-        locations = self._locations()
+        locations, others = self._locations()
         values = {name: p.detach() for name, p in self.parameters.items()}
         with warnings.catch_warnings(), differentiable(self.model):
             # A missing batching rule only costs time, and the caller cannot change it.
             warnings.filterwarnings("ignore", message=".*performance drop.*")
             # ``chunk_size`` limits the copies that jacrev makes over the outputs.
-            grads = vmap(jacrev(outputs_of, chunk_size=16), in_dims=(None, 0))(values, x)
+            grads, y = vmap(jacrev(outputs_of, has_aux=True, chunk_size=16), in_dims=(None, 0))(values, x)
+        if y.requires_grad:
+            raise TypeError("the model keeps a parameter, or a tensor computed from one, outside its modules.")
         return torch.cat([g.flatten(2) if g.ndim > 2 else g.unsqueeze(2) for g in grads.values()], dim=2)
 
-    def _locations(self) -> dict[str, str]:
-        """The parameter's name at each of its locations in the model."""
+    def _locations(self) -> tuple[dict[str, str], dict[str, Tensor]]:
+        """The parameter's name at each of its locations in the model, and the values of all other parameters."""
         names = {id(p): name for name, p in self.parameters.items()}
-        return {
-            f"{prefix}.{own}" if prefix else own: names[id(p)]
-            for prefix, module in self.model.named_modules()
-            for own, p in module._parameters.items()
-            if id(p) in names
-        }
+        own, others = {}, {}
+        for prefix, module in self.model.named_modules():
+            for name, p in module._parameters.items():
+                location = f"{prefix}.{name}" if prefix else name
+                if id(p) in names:
+                    own[location] = names[id(p)]
+                elif p is not None and p.requires_grad:
+                    others[location] = p.detach()
+        return own, others
 
     def _single(self, x: Tensor) -> Tensor:
         with torch.enable_grad():
