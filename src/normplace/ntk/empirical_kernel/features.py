@@ -22,6 +22,7 @@ from normplace.ntk.empirical_kernel.layer_gradients import (
 from normplace.ntk.empirical_kernel.parameter_uses import ParameterTracker, ParameterUse
 from normplace.ntk.empirical_kernel.plan import KernelPlan, forward, reject
 from normplace.ntk.empirical_kernel.sample_rows import sample_weights, weighted_rows_agree
+from normplace.ntk.model_state import differentiating
 
 # Cost of an elementwise multiply-add, relative to one in a matrix product.
 ELEMENTWISE = 16
@@ -176,12 +177,14 @@ class FeatureExtractor:
             weights = sample_weights(y)
             edges = [use.edge for use in uses]
             targets = [y.sum()] if self.output == "sum" else [y[:, o].sum() for o in range(plan.outputs)]
-            weighted = torch.autograd.grad(self._weighted_sum(y, weights), edges, retain_graph=True, allow_unused=True)
-            by_output = [
-                torch.autograd.grad(target, edges, retain_graph=i + 1 < len(targets), allow_unused=True)
-                for i, target in enumerate(targets)
-            ]
-        del y, targets, edges
+            weighted_sum = self._weighted_sum(y, weights)
+            with differentiating():
+                weighted = torch.autograd.grad(weighted_sum, edges, retain_graph=True, allow_unused=True)
+                by_output = [
+                    torch.autograd.grad(target, edges, retain_graph=i + 1 < len(targets), allow_unused=True)
+                    for i, target in enumerate(targets)
+                ]
+        del y, targets, edges, weighted_sum
         with torch.no_grad():
             stacked = [
                 stack_outputs([grads[i] for grads in by_output], use, site.layout, n, plan.dtype)
@@ -239,7 +242,8 @@ class FeatureExtractor:
             y = forward(self.plan.model, x, self.plan.outputs, tracker)
             self.plan.check_uses(y, tracker)
             target = y.sum() if self.outputs == 1 else y[:, 0].sum()
-            alone = torch.autograd.grad(target, [use.edge for use in tracker.uses], allow_unused=True)
+            with differentiating():
+                alone = torch.autograd.grad(target, [use.edge for use in tracker.uses], allow_unused=True)
         rows = [
             (each[:1, 0], site.layout.split(gradient, 1))
             for site, gradient, each in zip(self.plan.sites, alone, stacked, strict=True)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
 from normplace.ntk.empirical_kernel.plan import forward
-from normplace.ntk.model_state import differentiable
+from normplace.ntk.model_state import differentiable, differentiating
 
 
 class Jacobian:
@@ -88,12 +88,13 @@ class Jacobian:
             targets = [y.sum()] if self.summed else list(y)
             rows = []
             for i, target in enumerate(targets):
-                grads = torch.autograd.grad(
-                    target,
-                    list(self.parameters.values()),
-                    retain_graph=i + 1 < len(targets),
-                    allow_unused=True,
-                )
+                with differentiating():
+                    grads = torch.autograd.grad(
+                        target,
+                        list(self.parameters.values()),
+                        retain_graph=i + 1 < len(targets),
+                        allow_unused=True,
+                    )
                 pairs = zip(grads, self.parameters.values(), strict=True)
                 rows.append(torch.cat([_dense(g, p) for g, p in pairs]))
         return torch.stack(rows).unsqueeze(0)
