@@ -1,7 +1,7 @@
 """Kernels on tensors whose memory is not a plain array; test_strided.py runs it in a process with TRITON_INTERPRET=1.
 
-A kernel reads the memory of a tensor. Its numbers are shared by several elements if it is expanded, and
-are not in order if it is transposed.
+A kernel reads the memory of a tensor. The numbers there have the other sign if the tensor has the negative bit, are
+shared by several elements if it is expanded, and are not in order if it is transposed.
 """
 
 from __future__ import annotations
@@ -30,6 +30,14 @@ def numbers(shape: tuple[int, ...], device: str) -> Tensor:
     return (torch.rand(shape, generator=GENERATOR) + 0.1).to(device)
 
 
+def negative(x: Tensor) -> Tensor:
+    return torch._neg_view(x.neg())
+
+
+def conjugate(x: Tensor) -> Tensor:
+    return torch.complex(torch.zeros_like(x), -x).conj().imag
+
+
 def expanded(x: Tensor) -> Tensor:
     return x[:1].expand_as(x)
 
@@ -46,7 +54,7 @@ def sliced(x: Tensor) -> Tensor:
     return torch.cat([x.new_full((*x.shape[:-1], 1), torch.nan), x, x], -1)[..., 1 : x.shape[-1] + 1]
 
 
-LAYOUTS = (expanded, overlapping, transposed, sliced, nn.Parameter)
+LAYOUTS = (negative, conjugate, expanded, overlapping, transposed, sliced, nn.Parameter)
 
 
 def boundary(x: Tensor, f: Tensor, gain: Tensor, bias: Tensor, scale: Tensor, *, backend: str) -> Tensor:
