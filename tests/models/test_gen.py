@@ -160,6 +160,62 @@ def test_mistakes_are_one_sentence(options, words):
         GENConv(6, 8, **options)
 
 
+class OwnSum(torch.nn.Module):
+    """An aggregation that the library does not have, called as PyG's are."""
+
+    def forward(self, x, index, *, dim_size, dim):
+        return x.new_zeros(*x.shape[:dim], dim_size, x.shape[-1]).index_add(dim, index, x)
+
+
+@pytest.mark.parametrize("aggr", ["softmax", "powermean", ["softmax", "max"], OwnSum()], ids=str)
+@pytest.mark.parametrize(
+    ("options", "edge_attr"),
+    [
+        ({"edge_dim": 3}, features(70)[:, 0]),
+        ({"edge_dim": 3}, features(69)[:, 0]),
+        ({"edge_dim": 70}, features(70)[:, 0]),
+        ({"edge_dim": 3}, features(70, 4)),
+        ({"edge_dim": 3}, features(69, 3)),
+        ({"edge_dim": 3}, features(1, 3)),
+        ({"edge_dim": 3}, features(70, 3)[:, None]),
+        ({"edge_dim": 3}, torch.tensor(1.0)),
+        ({"edge_dim": -1}, features(70)[:, 0]),
+        ({}, features(70, 3)),
+        ({}, features(1, 8)),
+        ({}, features(69, 8)),
+        ({}, torch.tensor(1.0)),
+        ({}, [1.0] * 70),
+        ({"edge_types": 2}, torch.zeros(69, dtype=torch.long)),
+        ({"edge_types": 2}, torch.zeros(1, dtype=torch.long)),
+        ({"edge_types": 2}, torch.full((70,), 2)),
+        ({"edge_types": 2}, torch.full((70,), -1)),
+        ({"edge_types": 2}, torch.zeros(70)),
+    ],
+)
+def test_edge_features_that_do_not_fit_are_refused(aggr, options, edge_attr):
+    conv = GENConv(6, 8, aggr=copy.deepcopy(aggr), norm=None, **options)
+    with pytest.raises(UsageError, match="edge") as caught:
+        conv(features(), EDGES, edge_attr)
+    assert str(caught.value).endswith(".") and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("aggr", ["softmax", OwnSum()], ids=["fused", "stored"])
+def test_edge_features_of_several_dimensions(aggr):
+    conv, x = GENConv(6, 8, aggr=aggr, norm=None, edge_dim=3), features(26).view(2, 13, 6)
+    shared, own = features(70, 3, seed=1), features(140, 3, seed=2).view(2, 70, 3)
+    for number in range(2):
+        torch.testing.assert_close(conv(x, EDGES, shared)[number], conv(x[number], EDGES, shared))
+        torch.testing.assert_close(conv(x, EDGES, own)[number], conv(x[number], EDGES, own[number]))
+    for wrong in (shared[:-1], shared[:1], own[:1], own[:, :-1], own[None]):
+        with pytest.raises(UsageError, match="edge"):
+            conv(x, EDGES, wrong)
+
+
+def test_a_size_that_is_not_a_pair_is_refused():
+    with pytest.raises(UsageError, match="numbers of sources and targets"):
+        GENConv(6, 8)(features(), EDGES, size=13)
+
+
 WORKER = """
 import sys, torch
 from torch.nn.parallel import DistributedDataParallel

@@ -191,6 +191,14 @@ MISTAKES = [
     (lambda: stack(scale=Scale("degree"))(features(), RING, values=DEGREE * 0), "must be positive"),
     (lambda: stack(scale=Scale("dgree"))(features(), RING), "did you mean 'degree'"),
     (lambda: stack(scale=Scale("degree"))(features(3), RING), "must be from 0 to 2, got 0 to 4"),
+    (lambda: stack()(features(), RING.float()), "must hold integers"),
+    (lambda: stack()(features(), RING.T), "2 × E tensor"),
+    (lambda: stack()(features(), RING.tolist()), "2 × E tensor, got list"),
+    (lambda: stack()(features(), RING, torch.ones(RING.shape[1] - 1)), "one row for each of the"),
+    (lambda: stack()(features(), RING, [1.0]), "one row for each of the"),
+    (lambda: stack()(features(), RING, batch=torch.zeros(4).long()), "each of the 5 rows"),
+    (lambda: stack()(features(), RING, batch=torch.zeros(5)), "each of the 5 rows"),
+    (lambda: stack(readout="mean")(features(), RING, num_graphs="one"), "whole number of at least 1"),
     (lambda: Residual(nn.Identity(), 8, "pre", gate=Gate("mlp")), "the block has none"),
 ]
 

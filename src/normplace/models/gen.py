@@ -227,7 +227,7 @@ class GENConv(Unscriptable, nn.Module):
         self, graph: Graph, source: Tensor, target: Tensor | None, size: tuple[int | None, int | None] | None
     ) -> tuple[Graph, int]:
         """The graph in the direction of the messages, and the number of targets."""
-        if size is not None and len(size) != 2:
+        if size is not None and (not isinstance(size, tuple | list) or len(size) != 2):
             raise UsageError(f"size must be the numbers of sources and targets, got {size!r}.")
         if is_adjacency(graph):
             size = adjacency_size(graph)

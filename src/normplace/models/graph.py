@@ -13,8 +13,11 @@ from normplace.models.depth import MEMORY, Coupling, GraphInputs, checkpointed, 
 from normplace.models.graph_parts import ORDERS, READOUTS, Concat, ConvBranch, Dropout, VirtualNode, pool
 from normplace.models.memory import FactorMemory
 from normplace.norms import apply_norm
-from normplace.norms.rows import checked_batch
-from normplace.ops.features import check_features
+from normplace.norms.rows import check_batch, checked_batch
+from normplace.ops import Neighbours
+from normplace.ops.aggregate.adjacency import Graph, is_adjacency
+from normplace.ops.features import check_features, describe
+from normplace.ops.indices import check_edge_index
 from normplace.placement import BlockSpec, Placement
 from normplace.placement.scale import Gate, Scale
 from normplace.residual import NormChoice, Residual, build_slot_norm, reset_tree
@@ -226,12 +229,13 @@ class GraphStack(nn.Module):
             num_graphs: Number of graphs; computed from ``batch`` when None, which synchronizes with the device.
 
         Raises:
-            UsageError: If values are given to a network without a scale, or have another shape.
+            UsageError: If an argument has another shape or dtype, or values are given to a network without a scale.
         """
         if isinstance(self.embed, nn.Linear):
             check_features("x", x, self.embed.in_features, like=self.embed.weight)
             if x.dim() != 2:
                 raise UsageError(f"x must be nodes × {self.embed.in_features}, got {tuple(x.shape)}.")
+        _check_graph(x, edge_index, edge_attr, batch, num_graphs)
         factor = self._factor(x, edge_index, batch, values)
         inside = None if self._at_head else factor
         x = self.embed(x)
@@ -300,6 +304,23 @@ class GraphStack(nn.Module):
     def extra_repr(self) -> str:
         """A scale at the head; the equations of the blocks show those in the blocks."""
         return "" if not self._at_head or self.scale is None else f"head reads {self.scale.symbol} {self.scale.where}"
+
+
+def _check_graph(
+    x: Tensor, edge_index: Graph, edge_attr: Tensor | None, batch: Tensor | None, num_graphs: int | None
+) -> None:
+    """Check what every convolution and norm needs; the ranges of indices are checked where they are used."""
+    if torch._C._get_tracing_state() is not None:  # sizes are tensors there, and comparing them would be recorded
+        return
+    if not (is_adjacency(edge_index) or isinstance(edge_index, Neighbours)):
+        check_edge_index(edge_index)
+        edges = edge_index.shape[1]
+        if edge_attr is not None and (not isinstance(edge_attr, Tensor) or edge_attr.shape[:1] != (edges,)):
+            raise UsageError(f"edge_attr must have one row for each of the {edges} edges, got {describe(edge_attr)}.")
+    if batch is not None:
+        check_batch(batch, len(x))
+    if num_graphs is not None and not torch.compiler.is_compiling():
+        expect_whole(1 if len(x) else 0, num_graphs=num_graphs)
 
 
 def _check_shape(

@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 
 from normplace.errors import UsageError
 from normplace.ops import LinearEdge, TableEdge
 from normplace.ops.aggregate.adjacency import Graph, as_neighbours
+from normplace.ops.aggregate.op import TYPES_ADVICE
+from normplace.ops.features import describe
+from normplace.ops.indices import checked_indices, is_integer
 
 EdgeTerms = Tensor | LinearEdge | TableEdge | None
 
@@ -34,7 +38,7 @@ def edge_terms(
         sent: The sources' features, for the dtype.
 
     Raises:
-        UsageError: If the features are not real numbers.
+        UsageError: If the features are not real numbers, or do not have the width of the map or of the messages.
     """
     if edge_attr is None:
         return None
@@ -43,9 +47,11 @@ def edge_terms(
     if not isinstance(edge_attr, Tensor) or edge_attr.is_complex():
         raise UsageError(f"edge_attr must be a tensor of real numbers, got {type(edge_attr).__name__}.")
     edge_attr = edge_attr.to(sent.dtype)
+    is_lazy = isinstance(linear, nn.LazyLinear)
+    _check_width(edge_attr, None if is_lazy else sent.shape[-1] if linear is None else linear.in_features, sent)
     if linear is None:
         return edge_attr
-    if isinstance(linear, nn.LazyLinear):
+    if is_lazy:
         linear(edge_attr[:0])  # reads the width
     if edge_attr.dim() != 2:
         return linear(edge_attr).to(sent.dtype)
@@ -53,13 +59,49 @@ def edge_terms(
     return LinearEdge(edge_attr, linear.weight.to(sent.dtype), None if bias is None else bias.to(sent.dtype))
 
 
-def stored_terms(edge: EdgeTerms) -> Tensor | None:
-    """The edge terms as a tensor with one row for each edge."""
-    if isinstance(edge, LinearEdge):
-        return nn.functional.linear(*edge)
+def _is_traced_by_jit() -> bool:
+    """Whether sizes are tensors, of which a comparison would be recorded."""
+    return torch._C._get_tracing_state() is not None
+
+
+def _check_width(edge_attr: Tensor, width: int | None, sent: Tensor) -> None:
+    """Raise an error for edge features of another width, or without one row for each edge; None for any width."""
+    if _is_traced_by_jit():
+        return
+    if edge_attr.dim() not in (2, sent.dim()) or (width is not None and edge_attr.shape[-1] != width):
+        expected = "any number of" if width is None else width
+        raise UsageError(
+            f"edge_attr must have one row of {expected} features for each edge, got {describe(edge_attr)}: reshape it, "
+            "or set edge_dim."
+        )
+
+
+def _stored_terms(edge: EdgeTerms, messages: Tensor, dim: int) -> Tensor | None:
+    """The edge terms as a tensor that is added to the messages, which have the edges in dimension ``dim``.
+
+    Raises:
+        UsageError: If there is not one term for each message, or a type is not a row of the table.
+    """
+    if edge is None:
+        return None
     if isinstance(edge, TableEdge):
-        return nn.functional.embedding(edge.types, edge.table)
-    return edge
+        types, table = edge
+        if not isinstance(types, Tensor) or types.shape != messages.shape[dim : dim + 1] or not is_integer(types):
+            raise UsageError(
+                f"edge_attr must be one integer type for each of the {messages.shape[dim]} edges, got "
+                f"{describe(types)}."
+            )
+        terms = nn.functional.embedding(checked_indices("edge types", types, len(table), TYPES_ADVICE), table)
+    else:
+        terms = nn.functional.linear(*edge) if isinstance(edge, LinearEdge) else edge
+    shape, expected = list(messages.shape), tuple(messages.shape)
+    if terms.dim() == 2:  # the same for all other dimensions
+        expected = messages.shape[dim], messages.shape[-1]
+        shape = [1] * messages.dim()
+        shape[dim], shape[-1] = expected
+    if not _is_traced_by_jit() and terms.shape != expected:
+        raise UsageError(f"edge_attr must become {expected} for these edges and messages, got {tuple(terms.shape)}.")
+    return terms.reshape(shape)
 
 
 def as_channels(x: Tensor, edge: EdgeTerms, dim: int) -> tuple[Tensor, EdgeTerms]:
@@ -69,6 +111,9 @@ def as_channels(x: Tensor, edge: EdgeTerms, dim: int) -> tuple[Tensor, EdgeTerms
         x: Features with the nodes in dimension ``dim``.
         edge: Edge terms for the last dimension, or with all dimensions of ``x``.
         dim: The dimension of the nodes.
+
+    Raises:
+        UsageError: If the edge terms have other dimensions.
     """
     rows = x.movedim(dim, 0)
     copies = math.prod(rows.shape[1:-1])
@@ -81,6 +126,8 @@ def as_channels(x: Tensor, edge: EdgeTerms, dim: int) -> tuple[Tensor, EdgeTerms
     if edge is None or edge.dim() == 2:
         return rows, None if edge is None else edge.repeat(1, copies)
     terms = edge.movedim(dim, 0)
+    if terms[0].numel() != rows.shape[1]:
+        raise UsageError(f"edge_attr must be like x apart from the dimension of nodes, got {describe(edge)}.")
     return rows, terms.reshape(len(terms), rows.shape[1])
 
 
@@ -110,13 +157,9 @@ def aggregate_stored(
         UsageError: If there is not one factor for each edge.
     """
     source, target = as_neighbours(graph, sent.shape[dim], num_dst).edge_index
-    messages, terms = sent.index_select(dim, source), stored_terms(edge)
-    shape = [1] * sent.dim()
-    shape[dim] = -1
+    messages = sent.index_select(dim, source)
+    terms = _stored_terms(edge, messages, dim)
     if terms is not None:
-        if terms.dim() == 2 < sent.dim():
-            shape[-1] = terms.shape[-1]
-            terms, shape[-1] = terms.reshape(shape), 1
         messages = messages + terms
     messages = messages.relu() + eps
     if weights is not None:
@@ -124,5 +167,7 @@ def aggregate_stored(
             raise UsageError(
                 f"there are {len(source)} edges, but a mask of {tuple(weights.shape)}: mask the edges of this graph."
             )
+        shape = [1] * messages.dim()
+        shape[dim] = -1
         messages = messages * weights.reshape(shape).to(messages.dtype)
     return reduction(messages, target, dim_size=num_dst, dim=dim)

@@ -33,6 +33,17 @@ def graph_mean(x: Tensor, batch: Tensor | None, num_graphs: int | None) -> Tenso
     return (total / count[:, None])[batch]
 
 
+def check_batch(batch: Tensor, rows: int) -> None:
+    """Raise an error for anything but one integer for each row; their range is not checked.
+
+    Raises:
+        UsageError: If it is something else.
+    """
+    if not isinstance(batch, Tensor) or batch.shape != (rows,) or not is_integer(batch):
+        kind = f"{tuple(batch.shape)} of {batch.dtype}" if isinstance(batch, Tensor) else type(batch).__name__
+        raise UsageError(f"batch must hold the graph of each of the {rows} rows as an integer, got {kind}.")
+
+
 def checked_batch(batch: Tensor, rows: int, num_graphs: int | None) -> tuple[Tensor, int]:
     """The graph of each row, checked, and the number of graphs.
 
@@ -44,9 +55,7 @@ def checked_batch(batch: Tensor, rows: int, num_graphs: int | None) -> tuple[Ten
     Raises:
         UsageError: If they do not match.
     """
-    if not isinstance(batch, Tensor) or batch.shape != (rows,) or not is_integer(batch):
-        kind = f"{tuple(batch.shape)} of {batch.dtype}" if isinstance(batch, Tensor) else type(batch).__name__
-        raise UsageError(f"batch must hold the graph of each of the {rows} rows as an integer, got {kind}.")
+    check_batch(batch, rows)
     if num_graphs is None:
         num_graphs = int(batch.max()) + 1 if rows else 0
     return checked_indices("batch", batch, num_graphs, "graphs are numbered from 0", asserted=True), num_graphs

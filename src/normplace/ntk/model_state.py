@@ -91,12 +91,34 @@ def running(what: str) -> Iterator[None]:
     except UsageError:
         raise
     except Exception as error:
-        lines = str(error).strip().splitlines()
-        reason = f"{type(error).__name__}: {lines[0][:90].rstrip('.')}" if lines else type(error).__name__
         raise UsageError(
-            f"the model cannot run on {what} ({reason}): wrap it so that it takes one tensor of independent "
+            f"the model cannot run on {what} ({_reason(error)}): wrap it so that it takes one tensor of independent "
             "samples (for a graph network, one sample is a whole graph)."
         ) from error
+
+
+@contextmanager
+def differentiating() -> Iterator[None]:
+    """Turn an exception of autograd, or of a model's backward pass, into a UsageError.
+
+    Raises:
+        UsageError: If the model cannot be differentiated.
+    """
+    try:
+        yield
+    except (UsageError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"torch.autograd.grad cannot differentiate the model ({_reason(error)}): compute all that depends on "
+            "parameters in the forward pass, without re-entrant checkpoints."
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    """Type and first line of an exception, shortened."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:90].rstrip('.')}" if lines else type(error).__name__
 
 
 @contextmanager

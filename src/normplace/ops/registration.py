@@ -28,6 +28,7 @@ from torch import Tensor
 
 from normplace.ops.tracing import (
     all_plain,
+    any_negative,
     any_requires_grad,
     in_transform,
     is_grads_batched,
@@ -167,11 +168,11 @@ class DifferentiableOp(ABC, Generic[Spec]):
         """The results for plain tensors, where nothing apart from autograd sees the call."""
         if any_requires_grad(tensors):
             return self.call_recorded(tensors, spec)
-        return self.forward(tensors, spec, training=False)[: self.num_results]
+        return self.forward(_resolve_negative(tensors), spec, training=False)[: self.num_results]
 
     def call_recorded(self, tensors: Tensors, spec: Spec) -> tuple[Tensor, ...]:
         """The results for plain tensors, where autograd sees the call and nothing else does."""
-        return _apply_unchecked(*tensors, spec, self)
+        return _apply_unchecked(*_resolve_negative(tensors), spec, self)
 
     def _split(self, arguments: Sequence[Any]) -> tuple[Tensors, Spec]:
         count = len(self.inputs)
@@ -223,7 +224,8 @@ class DifferentiableOp(ABC, Generic[Spec]):
             values = self.differentiable_backward(*arguments)
         else:
             by_operator = as_operator or is_traced()
-            values = self.gradients(self._backward_by_operator if by_operator else self.backward, *arguments)
+            backward = self._backward_by_operator if by_operator else self.backward
+            values = self.gradients(backward, _resolve_negative(grads), *arguments[1:])
         return [*values, *[None] * (count - self.num_grads)]
 
     def _setup_operator(self, ctx: Any, inputs: Sequence[Any], output: Any) -> None:
@@ -250,6 +252,11 @@ class _EagerFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         return *ctx.op.run_gradients(ctx, grads, as_operator=False), None, None
+
+
+def _resolve_negative(tensors: Tensors) -> Tensors:
+    """The tensors, with a copy of each that has the negative bit; the dispatcher does so for operators."""
+    return [None if x is None else x.resolve_neg() for x in tensors] if any_negative(tensors) else tensors
 
 
 def is_own_backward(node: Any) -> bool:

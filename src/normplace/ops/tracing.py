@@ -48,6 +48,14 @@ def any_requires_grad(tensors: Sequence[Tensor | None]) -> bool:
     return False
 
 
+def any_negative(tensors: Sequence[Tensor | None]) -> bool:
+    """Whether a tensor has the negative bit, as the imaginary part of a conjugate: its memory has the other sign."""
+    for tensor in tensors:  # noqa: SIM110 - faster than any(...), and called for every op
+        if tensor is not None and tensor.is_neg():
+            return True
+    return False
+
+
 def needs_differentiable_backward() -> bool:
     """Whether the backward pass that runs now is recorded or transformed in turn."""
     return torch.is_grad_enabled() or in_transform()

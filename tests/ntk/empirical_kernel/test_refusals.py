@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from normplace.errors import UsageError
 from normplace.ntk import empirical, empirical_blocks
@@ -87,6 +88,23 @@ class FixedGraph(nn.Module):
         return self.net(x, torch.tensor([[0, 29], [29, 0]]))
 
 
+class Computed(nn.Module):
+    """A model with a tensor that was computed from a parameter before the forward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(3))
+        self.squared = self.scale**2
+
+    def forward(self, x):
+        return x * self.squared
+
+
+def reentrant():
+    lin = nn.Linear(3, 3)
+    return Function(lambda y: checkpoint(lin, y, use_reentrant=True))
+
+
 def dropout_lstm():
     class Model(nn.Module):
         def __init__(self):
@@ -146,6 +164,8 @@ MODELS = {
     "missing 1 required positional argument: 'edge_index'": lambda: Graph(),
     "for a graph network, one sample is a whole graph": lambda: FixedGraph(),
     "the model cannot run on 8 sample(s)": lambda: Function(lambda y: {}["missing"]),
+    "cannot differentiate the model (RuntimeError: Trying to backward": Computed,
+    "without re-entrant checkpoints": reentrant,
     "holds no numbers": lambda: Function(lambda y: y[:, :0]),
 }
 

@@ -22,6 +22,7 @@ from normplace.ntk.empirical_kernel.layer_gradients import (
 from normplace.ntk.empirical_kernel.parameter_uses import ParameterTracker, ParameterUse
 from normplace.ntk.empirical_kernel.plan import KernelPlan, forward, reject
 from normplace.ntk.empirical_kernel.sample_rows import sample_weights, weighted_rows_agree
+from normplace.ntk.model_state import differentiating
 
 # Cost of an elementwise multiply-add, relative to one in a matrix product.
 ELEMENTWISE = 16
@@ -78,7 +79,9 @@ class FeatureExtractor:
         self.outputs = 1 if output == "sum" else plan.outputs
         self.rows = self.outputs if output == "full" else 1
         self.jacobian = (
-            Jacobian(plan.model, plan.jacobian_parameters, plan.outputs, summed=output == "sum")
+            Jacobian(
+                plan.model, plan.jacobian_parameters, plan.outputs, summed=output == "sum", by_sample=plan.has_hooks
+            )
             if plan.jacobian_parameters
             else None
         )
@@ -169,17 +172,19 @@ class FeatureExtractor:
             if self.calls is None:
                 plan.check_calls(tracker)
                 self.calls = tuple(tracker.calls)
-            plan.check_uses(y, uses)
+            graph = plan.check_uses(y, tracker)
             plan.probe.compare(y, probed, self._checks)
             weights = sample_weights(y)
             edges = [use.edge for use in uses]
             targets = [y.sum()] if self.output == "sum" else [y[:, o].sum() for o in range(plan.outputs)]
-            weighted = torch.autograd.grad(self._weighted_sum(y, weights), edges, retain_graph=True, allow_unused=True)
-            by_output = [
-                torch.autograd.grad(target, edges, retain_graph=i + 1 < len(targets), allow_unused=True)
-                for i, target in enumerate(targets)
-            ]
-        del y, targets, edges
+            weighted_sum = self._weighted_sum(y, weights)
+            with differentiating():
+                weighted = torch.autograd.grad(weighted_sum, edges, retain_graph=True, allow_unused=True)
+                by_output = [
+                    torch.autograd.grad(target, edges, retain_graph=i + 1 < len(targets), allow_unused=True)
+                    for i, target in enumerate(targets)
+                ]
+        del y, targets, edges, weighted_sum
         with torch.no_grad():
             stacked = [
                 stack_outputs([grads[i] for grads in by_output], use, site.layout, n, plan.dtype)
@@ -188,6 +193,8 @@ class FeatureExtractor:
             del by_output
             self._check_rows(weighted, stacked, weights)
             del weighted
+            if graph.has_custom_backward and n > 1:
+                self._check_first_sample(x[:1], stacked)
             pairs = [self._pair(term, uses, stacked) for term in self._pairs]
             dense = list(self._dense_gradients(uses, stacked))
             flat = join([self._arrange(w) for w in dense], dim=1) if dense else None
@@ -222,6 +229,28 @@ class FeatureExtractor:
                 rows.append((own, site.layout.split(gradient, len(each))))
         if rows and len(weights) > 1:
             self._checks.require(weighted_rows_agree(rows, weights), reject)
+
+    def _check_first_sample(self, x: Tensor, stacked: list[Tensor]) -> None:
+        """Check that the gradient rows of the first sample are those that it has alone.
+
+        Args:
+            x: The first sample.
+            stacked: Gradients of each output for all samples.
+        """
+        with torch.enable_grad():
+            tracker = ParameterTracker(self.plan.names)
+            y = forward(self.plan.model, x, self.plan.outputs, tracker)
+            self.plan.check_uses(y, tracker)
+            target = y.sum() if self.outputs == 1 else y[:, 0].sum()
+            with differentiating():
+                alone = torch.autograd.grad(target, [use.edge for use in tracker.uses], allow_unused=True)
+        rows = [
+            (each[:1, 0], site.layout.split(gradient, 1))
+            for site, gradient, each in zip(self.plan.sites, alone, stacked, strict=True)
+            if gradient is not None
+        ]
+        if rows:
+            self._checks.require(weighted_rows_agree(rows, torch.ones_like(y[:, 0])), reject)
 
     def _pair(self, term: _FactoredWeight, uses: list[ParameterUse], gradients: list[Tensor]) -> FactorPair:
         plan, inputs, grads = self.plan, [], []

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
 from normplace.ntk.empirical_kernel.plan import forward
-from normplace.ntk.model_state import differentiable
+from normplace.ntk.model_state import differentiable, differentiating
 
 
 class Jacobian:
@@ -21,14 +21,23 @@ class Jacobian:
         parameters: The parameters to differentiate, by name.
         outputs: Number of the model's outputs.
         summed: Differentiate the sum of the outputs instead of each.
+        by_sample: Differentiate sample by sample by autograd, because torch.func does not run all hooks.
     """
 
-    def __init__(self, model: nn.Module, parameters: Mapping[str, nn.Parameter], outputs: int, *, summed: bool) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        parameters: Mapping[str, nn.Parameter],
+        outputs: int,
+        *,
+        summed: bool,
+        by_sample: bool = False,
+    ) -> None:
         self.model = model
         self.parameters = dict(parameters)
         self.outputs = outputs
         self.summed = summed
-        self._vmap_works = True
+        self._vmap_works = not by_sample
 
     def __call__(self, x: Tensor) -> Tensor:
         """Gradients as samples × outputs × parameters."""
@@ -36,37 +45,42 @@ class Jacobian:
             try:
                 with torch.enable_grad():
                     return self._vmapped(x).detach()
-            except (RuntimeError, ValueError, TypeError):
+            except Exception:  # whatever the model's code raises
                 # torch.func does not support some models (data-dependent shapes, operators without a batching rule).
                 # The loop computes the same gradients, and raises again if the model itself fails.
                 self._vmap_works = False
         return torch.cat([self._single(x[i : i + 1]) for i in range(len(x))])
 
     def _vmapped(self, x: Tensor) -> Tensor:
-        def outputs_of(parameters: dict[str, Tensor], sample: Tensor) -> Tensor:
-            everywhere = {location: parameters[name] for location, name in locations.items()}
+        def outputs_of(parameters: dict[str, Tensor], sample: Tensor) -> tuple[Tensor, Tensor]:
+            everywhere = others | {location: parameters[name] for location, name in locations.items()}
             # ``tie_weights`` would replace a module that is registered twice twice, and restore it once.
             y = functional_call(self.model, everywhere, (sample.unsqueeze(0).clone(),), tie_weights=False).reshape(-1)
-            return y.sum(0, keepdim=True) if self.summed else y
+            return y.sum(0, keepdim=True) if self.summed else y, y
 
-        locations = self._locations()
+        locations, others = self._locations()
         values = {name: p.detach() for name, p in self.parameters.items()}
         with warnings.catch_warnings(), differentiable(self.model):
             # A missing batching rule only costs time, and the caller cannot change it.
             warnings.filterwarnings("ignore", message=".*performance drop.*")
             # ``chunk_size`` limits the copies that jacrev makes over the outputs.
-            grads = vmap(jacrev(outputs_of, chunk_size=16), in_dims=(None, 0))(values, x)
+            grads, y = vmap(jacrev(outputs_of, has_aux=True, chunk_size=16), in_dims=(None, 0))(values, x)
+        if y.requires_grad:
+            raise TypeError("the model keeps a parameter, or a tensor computed from one, outside its modules.")
         return torch.cat([g.flatten(2) if g.ndim > 2 else g.unsqueeze(2) for g in grads.values()], dim=2)
 
-    def _locations(self) -> dict[str, str]:
-        """The parameter's name at each of its locations in the model."""
+    def _locations(self) -> tuple[dict[str, str], dict[str, Tensor]]:
+        """The parameter's name at each of its locations in the model, and the values of all other parameters."""
         names = {id(p): name for name, p in self.parameters.items()}
-        return {
-            f"{prefix}.{own}" if prefix else own: names[id(p)]
-            for prefix, module in self.model.named_modules()
-            for own, p in module._parameters.items()
-            if id(p) in names
-        }
+        own, others = {}, {}
+        for prefix, module in self.model.named_modules():
+            for name, p in module._parameters.items():
+                location = f"{prefix}.{name}" if prefix else name
+                if id(p) in names:
+                    own[location] = names[id(p)]
+                elif p is not None and p.requires_grad:
+                    others[location] = p.detach()
+        return own, others
 
     def _single(self, x: Tensor) -> Tensor:
         with torch.enable_grad():
@@ -74,12 +88,13 @@ class Jacobian:
             targets = [y.sum()] if self.summed else list(y)
             rows = []
             for i, target in enumerate(targets):
-                grads = torch.autograd.grad(
-                    target,
-                    list(self.parameters.values()),
-                    retain_graph=i + 1 < len(targets),
-                    allow_unused=True,
-                )
+                with differentiating():
+                    grads = torch.autograd.grad(
+                        target,
+                        list(self.parameters.values()),
+                        retain_graph=i + 1 < len(targets),
+                        allow_unused=True,
+                    )
                 pairs = zip(grads, self.parameters.values(), strict=True)
                 rows.append(torch.cat([_dense(g, p) for g, p in pairs]))
         return torch.stack(rows).unsqueeze(0)

@@ -14,6 +14,7 @@ from normplace.errors import UsageError, expect_whole
 from normplace.ntk.empirical_kernel import arguments, gram, plan_cache
 from normplace.ntk.empirical_kernel.deferred_checks import DeferredChecks
 from normplace.ntk.empirical_kernel.features import FeatureExtractor, Features, positions_within
+from normplace.ntk.empirical_kernel.parameter_uses import has_hooks
 from normplace.ntk.empirical_kernel.plan import PlanRejected, make_plan
 from normplace.ntk.model_state import plain_arithmetic, refuse_randomness, unchanged_buffers
 from normplace.ops.tracing import in_transform
@@ -214,7 +215,8 @@ class _KernelRequest:
         refuse_randomness(model)
         x2 = None if x2 is x1 else x2
         with torch.inference_mode(False), unchanged_buffers(model):
-            known = None if deferred is None else plan_cache.find(model, x1, x2, chosen)
+            is_new = deferred is None or has_hooks(chosen)
+            known = None if is_new else plan_cache.find(model, x1, x2, chosen)
             if known is None or known.takes_integers:
                 checks.settle()  # now, because a GPU cannot be used after an index out of range
             if known is None:

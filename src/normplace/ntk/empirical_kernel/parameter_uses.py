@@ -3,7 +3,7 @@
 Module classes do not determine the formula, so they are not inspected. A torch function mode intercepts the functional
 calls (``linear``, ``conv2d``, ``layer_norm`` ...). If the weight or bias is a tracked parameter, the call gets a
 detached copy of it instead. This removes every use with a known formula from the autograd graph. A parameter that is
-still reachable in the graph has another use: see :func:`unrecorded_parameters`.
+still reachable in the graph has another use: see :func:`read_graph`.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from numbers import Number
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
+from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from normplace.errors import UsageError
 from normplace.ntk.model_state import BATCH_STATISTICS, DROPOUT
+from normplace.ops.registration import is_own_backward
 
 NO_SETTINGS: Mapping[str, Any] = types.MappingProxyType({})
 
@@ -195,7 +197,8 @@ _VALUE_ACCESS = {
     torch.allclose,
     torch.is_nonzero,
 }
-
+# A hook of a tensor or of its autograd node may change gradients. A backward hook of a module reads the node too.
+_HOOKS = {Tensor.register_hook, cast(Any, Tensor.grad_fn).__get__}
 
 _PLAIN_VALUES = frozenset({
     types.NoneType, bool, int, float, complex, str, torch.Size, torch.dtype, torch.device, torch.layout,
@@ -241,7 +244,8 @@ class ParameterTracker(TorchFunctionMode):
     """Records in ``uses`` every call with a known formula whose weight or bias is a tracked parameter.
 
     ``calls`` has every torch function that was called, with an outline of its arguments. ``data_dependent`` is True if
-    tensor values may decide which layers run.
+    tensor values may decide which layers run. ``has_hooks`` is True if hooks may change gradients: the gradient of a
+    use does not have the changes by hooks of its output, nor do the formulas have those by hooks of the layer's node.
 
     Args:
         names: Name of each tracked parameter by its ``id``.
@@ -253,6 +257,7 @@ class ParameterTracker(TorchFunctionMode):
         self.uses: list[ParameterUse] = []
         self.calls: list[Hashable] = []
         self.data_dependent = False
+        self.has_hooks = False
         self._traceable = True
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -269,6 +274,8 @@ class ParameterTracker(TorchFunctionMode):
             self.data_dependent = True
         if func in _VALUE_ACCESS:
             self.data_dependent = True
+        if func in _HOOKS:
+            self.has_hooks = True
         if func not in _CALL_READERS:
             return func(*args, **kwargs)
         call = _CALL_READERS[func](*args, **kwargs)
@@ -307,12 +314,35 @@ class ParameterTracker(TorchFunctionMode):
         return output
 
 
-def unrecorded_parameters(output: Tensor, names: Mapping[int, str], uses: list[ParameterUse]) -> set[str]:
-    """Names of the tracked parameters that ``output`` uses in other ways than the recorded ones."""
+def has_hooks(parameters: Mapping[str, Tensor]) -> bool:
+    """Whether a hook of a parameter may change its gradient."""
+    return any(parameter._backward_hooks for parameter in parameters.values())
+
+
+class GraphContents(NamedTuple):
+    """What the autograd graph of an output contains apart from the recorded uses."""
+
+    unrecorded: set[str]
+    """Names of the tracked parameters that the output uses in other ways than the recorded ones."""
+    has_custom_backward: bool
+    """Whether Python code of another library computes a gradient, which may depend on the batch."""
+
+
+def read_graph(output: Tensor, names: Mapping[int, str], uses: list[ParameterUse]) -> GraphContents:
+    """Read the autograd graph of an output.
+
+    Args:
+        output: The output.
+        names: Name of each tracked parameter by its ``id``.
+        uses: The recorded uses.
+    """
+    has_custom_backward = False
     # An output that is itself a parameter has no grad_fn but is a leaf.
     unrecorded = {names[id(output)]} if id(output) in names else set()
     owner = {node: use for use in uses for node in use.inside}
     for node in _nodes(output.grad_fn):
+        if isinstance(node, BackwardCFunction) and not is_own_backward(node):
+            has_custom_backward = True
         variable = getattr(node, "variable", None)
         if variable is not None and id(variable) in names:
             unrecorded.add(names[id(variable)])
@@ -321,7 +351,7 @@ def unrecorded_parameters(output: Tensor, names: Mapping[int, str], uses: list[P
             # A model that differentiates itself reaches a copy through its own backward pass, not through the output.
             if use is not None and node is not use.edge.node and node not in use.inside:
                 unrecorded |= {name for name in (use.weight, use.bias) if name is not None}
-    return unrecorded
+    return GraphContents(unrecorded, has_custom_backward)
 
 
 def _leading_to(leaves: set[int], top: Any, stop: Any) -> frozenset[Any]:

@@ -18,7 +18,13 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from normplace.errors import UsageError
 from normplace.ntk.empirical_kernel.deferred_checks import DeferredChecks
-from normplace.ntk.empirical_kernel.parameter_uses import ParameterTracker, ParameterUse, unrecorded_parameters
+from normplace.ntk.empirical_kernel.parameter_uses import (
+    GraphContents,
+    ParameterTracker,
+    ParameterUse,
+    has_hooks,
+    read_graph,
+)
 from normplace.ntk.empirical_kernel.sample_rows import SampleLayout, rows_follow_samples
 from normplace.ntk.model_state import differentiable, running
 
@@ -121,6 +127,8 @@ class KernelPlan:
     """The torch calls that a batch of all samples of x1 makes, if the plan was not made for these samples."""
     is_data_dependent: bool = False
     """Whether values may decide which layers run."""
+    has_hooks: bool = False
+    """Whether hooks may change gradients. Then autograd differentiates each sample."""
 
     def check_calls(self, tracker: ParameterTracker) -> None:
         """Check that the plan applies to the samples of x1, if it was made for others.
@@ -134,17 +142,19 @@ class KernelPlan:
         if self.calls is not None and (tuple(tracker.calls) != self.calls or tracker.data_dependent):
             raise PlanRejected
 
-    def check_uses(self, y: Tensor, uses: list[ParameterUse]) -> None:
-        """Check that a batch uses the parameters as planned.
+    def check_uses(self, y: Tensor, tracker: ParameterTracker) -> GraphContents:
+        """Check that a batch uses the parameters as planned, and read the autograd graph of its outputs.
 
         Args:
             y: Outputs of the batch.
-            uses: The recorded uses.
+            tracker: Which has recorded the batch.
 
         Raises:
-            PlanRejected: If the plan was made for other samples, or a parameter has another use than the recorded ones.
+            PlanRejected: If the plan was made for other samples, a parameter has another use than the recorded ones, or
+                hooks may change gradients.
             UsageError: If the model runs other layers for these samples than for the probe.
         """
+        uses = tracker.uses
         same = len(uses) == len(self.sites) and all(
             site.matches(use, len(y)) for site, use in zip(self.sites, uses, strict=True)
         )
@@ -155,8 +165,10 @@ class KernelPlan:
                 "the model runs different layers or shapes for different batches, so its output is not "
                 "a function of one sample: remove control flow that depends on the data."
             )
-        if unrecorded_parameters(y, self.names, uses):
+        graph = read_graph(y, self.names, uses)
+        if graph.unrecorded or tracker.has_hooks:
             raise PlanRejected
+        return graph
 
 
 class PlanRejected(UsageError):
@@ -164,8 +176,8 @@ class PlanRejected(UsageError):
 
     def __init__(self) -> None:
         super().__init__(
-            "the model reorders its samples or uses a parameter differently in some batches, which a stream of "
-            "blocks does not support: use ntk.empirical."
+            "the model reorders its samples, or uses a parameter or computes gradients differently in some batches, "
+            "which a stream of blocks does not support: use ntk.empirical."
         )
 
 
@@ -254,9 +266,10 @@ def make_plan(
     if not y.requires_grad:
         checks.settle()
         raise UsageError("the model's output does not depend on any chosen parameter: choose other parameters.")
-    needs_jacobian = unrecorded_parameters(y, names, together.uses)
+    needs_jacobian = read_graph(y, names, together.uses).unrecorded
+    hooked = together.has_hooks or alone.has_hooks or has_hooks(chosen)
     sites: list[LayerSite] = []
-    if len(alone.uses) == len(together.uses) and not by_jacobian:
+    if len(alone.uses) == len(together.uses) and not by_jacobian and not hooked:
         layouts = [_layout(u1, un, n) for u1, un in zip(alone.uses, together.uses, strict=True)]
         needs_jacobian |= _names(use for use, layout in zip(together.uses, layouts, strict=True) if layout is None)
         agreements = rows_follow_samples(y, together.uses, layouts)
@@ -286,7 +299,7 @@ def make_plan(
     return KernelPlan(
         model, covered, tuple(sites), jacobian_parameters, y.shape[1], dtype, sum(saved.values()) // n,
         {name: p.numel() for name, p in chosen.items()}, probe,
-        is_data_dependent=alone.data_dependent or together.data_dependent,
+        is_data_dependent=alone.data_dependent or together.data_dependent, has_hooks=hooked,
     )  # fmt: skip
 
 

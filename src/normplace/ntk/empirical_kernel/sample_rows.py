@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from normplace.ntk.empirical_kernel.parameter_uses import ParameterUse
+from normplace.ntk.model_state import differentiating
 
 # Weights of samples have this many different exponents; the range of float16 is small.
 EXPONENTS, HALF_EXPONENTS = 16, 8
@@ -53,8 +54,9 @@ def rows_follow_samples(
     n, agreements = y.shape[0], []
     weights = torch.pow(2.0, torch.arange(n, device=y.device, dtype=y.dtype))
     edges = [use.edge for use in uses]
-    plain = torch.autograd.grad(y.sum(), edges, retain_graph=True, allow_unused=True)
-    scaled = torch.autograd.grad((weights[:, None] * y).sum(), edges, allow_unused=True)
+    with differentiating():
+        plain = torch.autograd.grad(y.sum(), edges, retain_graph=True, allow_unused=True)
+        scaled = torch.autograd.grad((weights[:, None] * y).sum(), edges, allow_unused=True)
     for use, layout, a, b in zip(uses, layouts, plain, scaled, strict=True):
         if layout is None or a is None or b is None:
             continue

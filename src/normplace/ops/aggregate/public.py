@@ -178,7 +178,7 @@ def _exponent(value: float | Tensor, name: str, dtype: torch.dtype, x: Tensor) -
             f"{name} must be one floating-point number, or one for each of the {channels} channels, got "
             f"{describe(value)}."
         )
-    return value.to(x.device, dtype)
+    return value.to(x.device, dtype).contiguous()
 
 
 def _scalar(value: float | Tensor, name: str, dtype: torch.dtype, device: torch.device) -> Tensor:

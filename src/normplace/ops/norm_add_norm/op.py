@@ -13,7 +13,7 @@ from normplace.ops.backends import BackendChoice, choose_triton, import_backend,
 from normplace.ops.norm_add_norm import composed, reference
 from normplace.ops.norm_add_norm.reference import BoundaryGradMask, BoundaryGrads, BoundarySpec, OptionalTensors
 from normplace.ops.registration import DifferentiableOp, Tensors
-from normplace.ops.tracing import any_requires_grad
+from normplace.ops.tracing import any_negative, any_requires_grad
 
 BACKENDS = ("auto", "composed", "reference", "triton")
 # Wider rows do not fit into the registers of one program.
@@ -194,8 +194,8 @@ def apply_unobserved(x: Tensor, f: Tensor, tensors: OptionalTensors, spec: Bound
     if spec.backend == "composed":
         return composed.forward(x, f, tensors, spec)
     inputs = (x, f, *tensors)
-    if any_requires_grad(inputs):
-        return cast(tuple[Tensor, Tensor], BOUNDARY.call_recorded(inputs, spec))
+    if any_requires_grad(inputs) or any_negative(inputs):
+        return cast(tuple[Tensor, Tensor], BOUNDARY.call_unobserved(inputs, spec))
     return _forward(x, f, tensors, spec, training=False)[:2]
 
 

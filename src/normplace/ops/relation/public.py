@@ -193,4 +193,5 @@ def check_inputs(a: Tensor, b: Tensor, mask: Tensor | None, spec: RelationSpec) 
     if not isinstance(mask, Tensor) or mask.shape != a.shape[:2] or mask.dtype != torch.bool or mask.device != a.device:
         place = f" on {mask.device}" if isinstance(mask, Tensor) else ""
         raise UsageError(f"mask must be {tuple(a.shape[:2])} of torch.bool on {a.device}, got {describe(mask)}{place}.")
-    return row_weights(mask, a.shape[1], spec, a.new_empty(0, dtype=compute_dtype(a.dtype)))
+    like = a.new_empty(0, dtype=compute_dtype(a.dtype))
+    return row_weights(mask, a.shape[1], spec, like).contiguous()  # otherwise in the layout of the mask
