@@ -4,8 +4,9 @@ Usage: NORMPLACE_DATA=folder python scripts/check_constant_backbone.py --out ben
 
 All nodes of this network have equal scores up to rounding. ``float32`` is the former way to order them: scores in
 float32, ties by node id. ``float64`` is the way of :meth:`Policy.score`: scores in float64, ties at random. Each number
-is the relative difference of the task's score to the mean of random orders, with a 95% interval over seeds. The
-networks are untrained: the gradient of equal scores is zero.
+is the relative difference of the task's score to the mean of random orders over seeds. The intervals of one scoring
+contain all true differences together with a probability of 95% (Bonferroni). The networks are untrained: the gradient
+of equal scores is zero.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ from normplace.lab.tasks.selection import Graph, load_graph, random_order, ranki
 from normplace.lab.tasks.selection.select import measure_order
 from normplace.lab.tasks.selection_names import TASKS
 
-SEEDS, RANDOM = 10, 20
+SEEDS, RANDOM = 40, 80
 SCORE = {"dismantling": "R", "influence": "reached", "independent-set": "size"}
+LEVEL = 1 - 0.05 / (len(GRAPHS) * len(TASKS))
+"""Confidence of one interval."""
 
 
 def values(graph: Graph, order: np.ndarray, seed: int) -> dict[str, float]:
@@ -37,12 +40,12 @@ def values(graph: Graph, order: np.ndarray, seed: int) -> dict[str, float]:
 
 
 def interval(differences: np.ndarray, chance: np.ndarray) -> tuple[float, float]:
-    """95% interval of the mean difference, with the error of both samples (Welch)."""
+    """Interval of the mean difference, with the error of both samples (Welch)."""
     from scipy.stats import t
 
     parts = np.array([differences.var(ddof=1) / len(differences), chance.var(ddof=1) / len(chance)])
     freedom = parts.sum() ** 2 / (parts**2 / [len(differences) - 1, len(chance) - 1]).sum()
-    half = float(t.ppf(0.975, freedom)) * math.sqrt(parts.sum())
+    half = float(t.ppf((1 + LEVEL) / 2, freedom)) * math.sqrt(parts.sum())
     return float(differences.mean()) - half, float(differences.mean()) + half
 
 
@@ -91,7 +94,13 @@ def main() -> None:
             )
         rows.append(row(name, load_graph(path), arguments.seeds))
         print(json.dumps(rows[-1]), flush=True)
-        record = {"seeds": arguments.seeds, "random_orders": RANDOM, "environment": run_environment(), "graphs": rows}
+        record = {
+            "seeds": arguments.seeds,
+            "random_orders": RANDOM,
+            "level": LEVEL,
+            "environment": run_environment(),
+            "graphs": rows,
+        }
         arguments.out.write_text(json.dumps(record, indent=1) + "\n")
 
 

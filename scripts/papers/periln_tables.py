@@ -49,8 +49,15 @@ def published() -> str:
         _row("diverged", "paper", DIVERGED[SIZE]),
         _row("diverged, all learning rates", "normplace", _diverged(lines)),
         _row("range of fp16", "paper", HALF_PRECISION[SIZE]),
-        _row("largest magnitude at the best learning rate", "normplace", _peaks(lines, None)),
-        _row(f"largest magnitude at {EQUAL_RATE:g}", "normplace", _peaks(lines, EQUAL_RATE)),
+        *(
+            _row(
+                f"largest magnitude at the best learning rate, {tokens / 1e6:.0f} million tokens",
+                "normplace",
+                _peaks(lines, tokens),
+            )
+            for tokens in (FULL.grid, FULL.long)
+        ),
+        _row(f"largest magnitude at {EQUAL_RATE:g}, {size} tokens", "normplace", _peaks(lines, FULL.grid, EQUAL_RATE)),
     ]
     table = markdown_table(("", "source", *COLUMNS.values()), rows)
     return f"{table}\n\n{NOT_KNOWN} {_missing(lines)}"
@@ -90,12 +97,12 @@ def _diverged(lines: list[TrialRecord]) -> dict[str, str]:
     return counts
 
 
-def _peaks(lines: list[TrialRecord], rate: float | None) -> dict[str, str]:
+def _peaks(lines: list[TrialRecord], tokens: int, rate: float | None = None) -> dict[str, str]:
     """Largest magnitude of the stream at any measured moment, at a learning rate or the best one of each placement."""
     peaks = {}
     for placement in COLUMNS:
         own_rate = rate or best_rate(lines, PART.name, placement=placement, tokens=FULL.grid, seed=0)
-        own = pick(lines, PART.name, placement=placement, learning_rate=own_rate, tokens=FULL.grid)
+        own = pick(lines, PART.name, placement=placement, learning_rate=own_rate, tokens=tokens)
         if own:
             peaks[placement] = f"{fmean(record.metrics['peak_most'] or math.inf for record in own):,.0f}"
     return peaks
