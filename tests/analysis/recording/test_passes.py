@@ -53,3 +53,15 @@ def test_a_buffer_that_a_pass_replaces_stays():
     with evaluating(model):
         model.cache = torch.ones(3)
     assert torch.equal(model.cache, torch.ones(3))
+
+
+def test_a_loss_that_cannot_be_differentiated_is_reported():
+    class InPlace(Counting):
+        def forward(self, x: Tensor) -> Tensor:
+            x = x.clone()
+            for norm, layer in zip(self.norms, self.layers, strict=True):
+                x += layer(norm(x))
+            return x
+
+    with pytest.raises(npl.UsageError, match="the backward pass failed"):
+        npl.signals(InPlace(), X, lambda y: y.square().mean())
