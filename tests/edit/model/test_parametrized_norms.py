@@ -1,4 +1,4 @@
-"""Norms whose parameters a parametrization computes."""
+"""Norms whose parameters a parametrization computes, and norms without parameters at the input of a model."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Block(nn.Module):
         return x + self.layer(self.norm(x))
 
 
-def network(*, parametrized: bool = False) -> nn.Sequential:
-    norms = [nn.LayerNorm(8) for _ in range(2)]
+def network(*, affine: bool = True, parametrized: bool = False) -> nn.Sequential:
+    norms = [nn.LayerNorm(8, elementwise_affine=affine) for _ in range(2)]
     if parametrized:
         for norm in norms:
             parametrize.register_parametrization(norm, "weight", Squared())
@@ -45,3 +45,12 @@ def test_a_parametrized_norm_is_no_template_of_new_norms():
         npl.move(network(parametrized=True), X, to="peri")
     moved = npl.move(network(parametrized=True), X, to="peri", norm="layer")
     assert npl.audit(moved, X).placement == "peri"
+
+
+def test_a_norm_without_parameters_at_the_input_is_swapped():
+    model = network(affine=False)
+    swapped = npl.swap(model, X, norm="rms")
+    expected = X
+    for block in model:
+        expected = expected + block.layer(nn.functional.rms_norm(expected, (8,), eps=1e-5))
+    torch.testing.assert_close(swapped(X), expected)
