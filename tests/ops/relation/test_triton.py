@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 from tests.ops.kernels import agree_when_interpreted, needs_gpu
@@ -10,6 +12,12 @@ from tests.ops.relation.cases import Case, cancelling, distant, kinked
 
 def test_every_kernel_agrees_in_the_interpreter():
     agree_when_interpreted("tests.ops.relation.interpreted")
+
+
+def test_offsets_of_pairs_beyond_32_bits():
+    if os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < 12e9:
+        pytest.skip("reserves 10 GB of memory, of which it writes little")
+    agree_when_interpreted("tests.ops.relation.long_interpreted")
 
 
 @needs_gpu

@@ -86,9 +86,12 @@ def record_pass(
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Run a model in evaluation mode; training flags and the global random state are restored afterwards."""
+    """Run a model in evaluation mode.
+
+    Training flags, buffers that are written in place, and the global random state are restored afterwards.
+    """
     training = {module: module.training for module in model.modules()}
-    with torch.random.fork_rng(devices=[]), unfused_encoder_layers():
+    with torch.random.fork_rng(devices=[]), unfused_encoder_layers(), _unwritten_buffers(model):
         try:
             if any(training.values()):
                 model.eval()
@@ -97,6 +100,26 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             for module, flag in training.items():
                 if module.training != flag:  # assigning an attribute of a module is slow
                     module.training = flag
+
+
+@contextmanager
+def _unwritten_buffers(model: nn.Module) -> Iterator[None]:
+    """Undo writes to buffers, such as counts of calls and moving averages.
+
+    A buffer that is replaced by another tensor stays, because it is a cache that other attributes describe.
+    """
+    before = [
+        (buffer, buffer._version, buffer.clone())
+        for buffer in model.buffers()
+        if buffer.layout == torch.strided and not buffer.is_inference()
+    ]
+    try:
+        yield
+    finally:
+        for buffer, version, copy in before:
+            if buffer._version != version:
+                with torch.no_grad():
+                    buffer.copy_(copy)
 
 
 @contextmanager

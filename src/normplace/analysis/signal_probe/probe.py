@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from normplace.analysis.analysis import Analysis
 from normplace.analysis.dataflow.matrices import parameter_positions
-from normplace.analysis.recording.passes import evaluating, record_pass, uncompiled
+from normplace.analysis.recording.passes import evaluating, first_line, record_pass, uncompiled
 from normplace.analysis.scale_survival.measure import survival
 from normplace.analysis.signal_probe.effective_lr import Optimizer, relative_update, unwrapped
 from normplace.analysis.signal_probe.results import Comparison, Depth, Signals
@@ -211,7 +211,7 @@ def differentiate(
     """The loss of a batch and its gradients in evaluation mode; None for a parameter that is not used.
 
     Raises:
-        UsageError: If the loss is not one number, or depends on no parameter.
+        UsageError: If the loss is not one number, depends on no parameter, or cannot be differentiated.
     """
     trainable = [parameter for parameter in parameters if parameter.requires_grad]
     with evaluating(model), torch.enable_grad():
@@ -220,7 +220,12 @@ def differentiate(
             raise UsageError("the loss must be a tensor of one number: reduce it, for example by a mean.")
         if not trainable or not value.requires_grad:
             raise UsageError("the loss depends on no trainable parameter: compute it from the model's output.")
-        gradients = iter(torch.autograd.grad(value, trainable, allow_unused=True))
+        try:
+            gradients = iter(torch.autograd.grad(value, trainable, allow_unused=True))
+        except RuntimeError as error:
+            raise UsageError(
+                f"the backward pass failed ({first_line(error)}): call backward on the loss to see the traceback."
+            ) from error
     return value.detach(), [next(gradients) if parameter.requires_grad else None for parameter in parameters]
 
 

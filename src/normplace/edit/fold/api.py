@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from normplace.analysis.analysis import Analysis
 from normplace.analysis.api import analyze, summarize
@@ -184,6 +185,8 @@ def _target(analysis: Analysis, finder: ReaderFinder, path: str, indices: list[N
     if norm.kind not in ("layer", "rms"):
         return f"it is of kind {norm.kind!r}, and fold knows LayerNorm and RMSNorm"
     module = analysis.model.get_submodule(path)
+    if is_parametrized(module):
+        return "its parameters are computed by a parametrization"
     shape = analysis.graph.values[norm.input].shape
     form = identify(without_hooks(module), norm.kind, norm.eps, shape[-1], torch.float32, with_casts=False)
     if isinstance(form, str):

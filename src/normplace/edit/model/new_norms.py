@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from normplace.edit.swap.modules import ChannelsFirst
 from normplace.errors import UsageError
@@ -32,7 +33,9 @@ class NormFactory:
     """
 
     def __init__(self, norm: str | None, templates: Iterable[nn.Module], like: Tensor) -> None:
-        self.norm, self.templates, self.like = norm, list(templates), like
+        # A gain that a parametrization computes cannot be set.
+        self.templates = [template for template in templates if not is_parametrized(template)]
+        self.norm, self.like = norm, like
 
     def build(self, width: int, rms: float | None, layout: str = "rows") -> tuple[nn.Module, str]:
         """Build a norm, and describe its initial gain.
@@ -113,6 +116,8 @@ def _set_gain(norm: nn.Module, width: int, rms: float | None) -> str:
 
     The output is linear in the gain. Some norms store the gain minus one, so the line is fitted through two gains.
     """
+    if is_parametrized(norm):
+        return "with its parametrization"
     gain, shift = getattr(norm, "weight", None), getattr(norm, "bias", None)
     if not isinstance(gain, Tensor) or gain.is_meta:
         return "without a gain" if gain is None else ""

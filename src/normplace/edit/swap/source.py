@@ -8,6 +8,7 @@ from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from normplace.analysis.analysis import Analysis
 from normplace.analysis.recording.ids import NormIndex
@@ -96,6 +97,8 @@ class SourceFinder:
             return "it is called with more than one tensor"
         if has_other_hooks(module):
             return "it has hooks, which a new norm would not have"
+        if is_parametrized(module):
+            return "its parameters are computed by a parametrization"
         shapes = [self.analysis.graph.values[self.analysis.norms[index].input].shape for index in indices]
         if any(len(shape) < 2 for shape in shapes):
             return "its input has no rows"

@@ -138,7 +138,9 @@ class BackwardPass:
 
     def _output_check(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, output: Any) -> None:
-            if not any(tensor.requires_grad for tensor in tensors_of(output)):
+            # The first norm of a model has a gradient only if it has parameters.
+            expected = any(tensor.requires_grad for tensor in (*module.parameters(), *tensors_of(args)))
+            if expected and not any(tensor.requires_grad for tensor in tensors_of(output)):
                 self.cut_off.add(name)
 
         return hook

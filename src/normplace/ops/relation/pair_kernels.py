@@ -333,6 +333,7 @@ def key_gradients(
     in_width = _in_width(cols, width, EVEN)
     of_rows = sequence * T * D + head * width + cols
     of_mean, of_weight = mean_a + n * T, weight + sequence * T
+    stride = local * 0 + stride  # 64 bits, because a sequence of 46,341 rows has 2^31 pairs
     low, high = _first_and_last(count, T, ROWS, PAIRED)
     for turn in range(low, high + 1, tl.maximum(1, high - low)):
         tile = tl.cdiv(T, ROWS) - 1 - turn  # start with the first keys, which have the most queries
