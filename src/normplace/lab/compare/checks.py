@@ -51,14 +51,13 @@ class Checked:
     on_gpu: bool
 
 
-def check_task(task: Task, edits: Sequence[Edit], start: str, measure: bool = True) -> Checked:
+def check_task(task: Task, edits: Sequence[Edit], start: str) -> Checked:
     """Check a task with every edit, and measure what a training costs.
 
     Args:
         task: The task.
         edits: The edits.
         start: ``fresh`` or ``weights``.
-        measure: Whether the signals and the memory of reported trainings are measured too.
 
     Raises:
         UsageError: If the task or an edit cannot be used, with the reason.
@@ -72,7 +71,7 @@ def check_task(task: Task, edits: Sequence[Edit], start: str, measure: bool = Tr
             _check_validation(task, first)
             on_gpu = any(parameter.is_cuda for parameter in first.model.parameters())
             notes = list(task.notes)
-            costs = {edit.name: _check_edit(task, edit, notes, measure) for edit in edits}
+            costs = {edit.name: _check_edit(task, edit, notes) for edit in edits}
         finally:
             torch.set_num_threads(threads)
     if on_gpu:
@@ -174,7 +173,7 @@ def _check_validation(task: Task, start: Start) -> None:
             raise UsageError(f"validate of {task.name} returns {value} on split {split!r}: return a finite number.")
 
 
-def _check_edit(task: Task, edit: Edit, notes: list[str], measure: bool) -> Cost:
+def _check_edit(task: Task, edit: Edit, notes: list[str]) -> Cost:
     """Apply an edit, train a few steps, and return the cost."""
     clock = time.perf_counter()
     try:
@@ -196,7 +195,7 @@ def _check_edit(task: Task, edit: Edit, notes: list[str], measure: bool) -> Cost
         raise
     except Exception as error:
         raise _failed(f"training {task.name} with the edit {edit.name!r}", error) from error
-    measured = _measure_seconds(training, optimizer, edit, notes) if measure else 0.0
+    measured = _measure_seconds(training, optimizer, edit, notes)
     return Cost(step, prepared, validation, measured)
 
 

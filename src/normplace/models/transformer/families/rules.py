@@ -61,15 +61,6 @@ def copied(pairs: Mapping[str, str]) -> Rule:
     )
 
 
-def optional(key: str, path: str, default: Any = None) -> Rule:
-    """A setting that their configuration may lack; it is written only if it differs from the default."""
-    return Rule(
-        (key,),
-        lambda settings: {path: default if settings.get(key) is None else settings[key]},
-        lambda config: {} if own(config, path) == default else {key: own(config, path)},
-    )
-
-
 def inverse(key: str, path: str) -> Rule:
     """A divisor of theirs that is a multiplier of ours."""
     return Rule(
