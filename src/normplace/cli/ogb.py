@@ -104,7 +104,7 @@ def ogb(
 
     chosen = named_task(task)
     expect_whole(1, **{"--seeds": seeds})
-    given = {
+    options = {
         "epochs": epochs,
         "batches": batches,
         "batch_size": batch,
@@ -120,7 +120,7 @@ def ogb(
         "evaluate_every": evaluate_every,
         "memory": memory,
     }
-    recipe = replace(RECIPES[task], **{name: value for name, value in given.items() if value is not None})
+    recipe = replace(RECIPES[task], **{name: value for name, value in options.items() if value is not None})
     start = time.perf_counter()
     run = OgbRun.load(chosen, recipe, data, pick_device(device), out)
     plan = _plan(run, seeds, time.perf_counter() - start)

@@ -30,14 +30,14 @@ def figures(comparison: Comparison) -> list[Figure]:
     """The figures that have rows, the one with the differences first."""
     trials = comparison.trials()
     score = comparison.measure
-    made = [
+    drawn = [
         forest(comparison),
         _training(trials, "held_out", f"{score.capitalize()} during training", score),
         _training(trials, "loss", "Training loss", "training loss"),
         _rates(trials, score),
         _stream(trials),
     ]
-    return [figure for figure in made if figure.rows]
+    return [figure for figure in drawn if figure.rows]
 
 
 def forest(comparison: Comparison) -> Figure:
