@@ -112,7 +112,7 @@ def _check_seeds(task: Task, start: str) -> Start:
     for later in (again, other):
         if {id(p) for p in first.model.parameters()} & {id(p) for p in later.model.parameters()}:
             raise UsageError(f"{task.name} returns the same parameters at every call: build a new model in it.")
-    weights = [list(one.model.parameters()) for one in (first, again, other)]
+    weights = [list(start.model.parameters()) for start in (first, again, other)]
     if _are_equal(weights[0], weights[1]) is False:
         raise UsageError(f"{task.name} returns other weights for the same seed: draw all random numbers from the seed.")
     batches = [BatchStream(one.batches, seed).peek() for one, seed in ((first, 0), (again, 0), (other, 1))]
