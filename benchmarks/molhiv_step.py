@@ -96,7 +96,7 @@ def pyg_steps(molecules: Molecules, order: Tensor, arguments: argparse.Namespace
 def stack_steps(molecules: Molecules, order: Tensor, arguments: argparse.Namespace) -> Callable[[], None]:
     """An epoch with ``GraphStack``, whose batches are gathered on the device."""
     data = molecules.to(arguments.device)
-    model = molhiv.build(MolhivTrial(0, depth=arguments.depth, dim=arguments.dim)).to(arguments.device).train()
+    model = molhiv.build(MolhivTrial(seed=0, depth=arguments.depth, dim=arguments.dim)).to(arguments.device).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, fused=True)
 
     def steps() -> None:
@@ -118,7 +118,7 @@ def study_steps(
     Returns:
         The epoch with batches laid out in it, and with batches laid out beforehand.
     """
-    trials = [OfficialTrial(seed, depth=arguments.depth, dim=arguments.dim) for seed in range(arguments.seeds)]
+    trials = [OfficialTrial(seed=seed, depth=arguments.depth, dim=arguments.dim) for seed in range(arguments.seeds)]
     training = Training(trials, molecules, torch.device(arguments.device))
     orders = [order.roll(BATCH * seed) for seed in range(arguments.seeds)]
     prepared = list(training.prepare(orders))

@@ -112,9 +112,9 @@ def change_field(fields: dict[str, Any], chance: random.Random) -> None:
 def edit_transformer(folder: Path, chance: random.Random, sealed: bool) -> None:
     """Change a field of a network's configuration, with a fitting hash or without."""
     file = folder / "config.json"
-    said = read_sealed(file) if sealed else json.loads(file.read_text())
-    change_field(said["config"] if sealed else said, chance)
-    file.write_text(json.dumps(seal(said) if sealed else said))
+    content = read_sealed(file) if sealed else json.loads(file.read_text())
+    change_field(content["config"] if sealed else content, chance)
+    file.write_text(json.dumps(seal(content) if sealed else content))
 
 
 def edit_sequence(folder: Path, chance: random.Random, sealed: bool) -> None:
@@ -197,19 +197,19 @@ def mistype_configs(count: int, chance: random.Random, scratch: Path) -> Counter
         key = chance.choice(sorted(chosen) if case // len(CONFIGS) % 2 else sorted(every))
         fields[key] = chance.choice(VALUES)
         file.write_text(json.dumps(fields))
-        said, code = io.StringIO(), None
+        errors, code = io.StringIO(), None
         try:
-            with limit(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
+            with limit(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(errors):
                 code = command(["audit", "--hf", str(file)])
-            lines = len(said.getvalue().splitlines())
+            lines = len(errors.getvalue().splitlines())
             result = "WRONG" if code not in (0, 1, 2) or (code == 2 and lines != 1) else f"code {code}"
         except (Exception, SystemExit):
             result, lines = "WRONG", 0
-            said.write(traceback.format_exc().strip().splitlines()[-1])
+            errors.write(traceback.format_exc().strip().splitlines()[-1])
         counts[result] += 1
         if result == "WRONG":
-            told = said.getvalue()[-300:]
-            print(f"config {case}, {chosen['model_type']} {key}={fields[key]!r}: {code}, {told!r}", flush=True)
+            shown = errors.getvalue()[-300:]
+            print(f"config {case}, {chosen['model_type']} {key}={fields[key]!r}: {code}, {shown!r}", flush=True)
     return counts
 
 

@@ -34,6 +34,7 @@ from normplace.lab.studies.causalrn import pretraining_order as causalrn_order
 from normplace.lab.studies.periln import pretraining as periln_part
 from normplace.lab.studies.periln import pretraining_order as periln_order
 from normplace.lab.train.corpus import Corpus
+from normplace.lab.train.packages import PACKAGES
 from normplace.lab.train.steps import Pause, Paused
 from normplace.lab.trials.config import config_dict, config_hash
 from normplace.lab.trials.per_seed import SuccessfulRecords
@@ -255,14 +256,12 @@ def write_corpus(out: Path, corpus: Corpus, **guesses: float) -> None:
 
 def describe_text(name: str, scale: str, out: Path) -> None:
     """Read the text of a study and describe it in FOLDER/corpus.json."""
+    source = STUDIES[name].part.TINY.shape["text"] if scale == "smoke" else PACKAGES
     if name == "periln":
-        text = periln_part.pretraining_text(
-            periln_part.TINY.shape["text"] if scale == "smoke" else periln_part.PACKAGES
-        )
+        text = periln_part.pretraining_text(source)
         write_corpus(out, text.corpus, byte_bits=text.byte_bits, pair_bits=text.pair_bits)
-        return
-    source = causalrn_part.TINY.shape["text"] if scale == "smoke" else causalrn_part.PACKAGES
-    write_corpus(out, causalrn_part.pretraining_text(source))
+    else:
+        write_corpus(out, causalrn_part.pretraining_text(source))
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import pytest
-
-SCRIPT = Path(__file__).parents[1] / "scripts" / "fuzz_library.py"
+from tests.project_scripts import imported_script
 
 
 @pytest.fixture(scope="module")
 def fuzz():
     pytest.importorskip("numba")
-    spec = importlib.util.spec_from_file_location("fuzz_library", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
+    with imported_script("fuzz_library") as module:
+        yield module
 
 
 def test_a_sample_of_calls(fuzz):

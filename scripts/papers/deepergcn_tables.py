@@ -84,10 +84,6 @@ def order_scores() -> str:
     return markdown_table(("graph", "layers", "order", *orders.AGGREGATIONS), rows)
 
 
-def _marked(text: str, best: bool) -> str:
-    return f"**{text}**" if best else text
-
-
 def _cells(records: Records, data: str) -> tuple[dict[tuple[int, str, str], float], tuple[int, str, str]]:
     """Mean test score of every trained cell of a graph, and the cell with the best mean validation score."""
     tests, validation = {}, {}

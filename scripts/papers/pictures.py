@@ -32,7 +32,7 @@ class Picture:
         panel: Width of one panel in pixels, if the figure would be wider than the column of a page.
         columns: Panels side by side, if not all of them.
         legend: Entries of the legend side by side, if not all of them.
-        is_pending: Whether its results may still be missing; the page then says so.
+        is_pending: Whether its results may still be missing; the page then states it.
     """
 
     name: str

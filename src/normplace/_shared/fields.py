@@ -85,7 +85,7 @@ def fits(value: Any, kind: Any) -> bool:
     if kind is Any:
         return True
     if origin in (Union, types.UnionType):
-        return any(fits(value, one) for one in get_args(kind))
+        return any(fits(value, option) for option in get_args(kind))
     if origin is Literal:
         return value in get_args(kind)
     if origin is tuple:

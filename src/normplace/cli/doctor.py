@@ -81,7 +81,7 @@ def doctor(*, json: bool = False) -> int:
     """
     backends, packages = list(find_backends()), list(find_packages())
     if json:
-        lists = {"backends": [asdict(one) for one in backends], "packages": [asdict(one) for one in packages]}
+        lists = {"backends": list(map(asdict, backends)), "packages": list(map(asdict, packages))}
         print(dumps({"normplace": __version__, "python": platform.python_version(), **lists}, indent=1))
         return 0
     print(_report(backends, packages))

@@ -104,7 +104,7 @@ def ogb(
 
     chosen = named_task(task)
     expect_whole(1, **{"--seeds": seeds})
-    given = {
+    options = {
         "epochs": epochs,
         "batches": batches,
         "batch_size": batch,
@@ -120,7 +120,7 @@ def ogb(
         "evaluate_every": evaluate_every,
         "memory": memory,
     }
-    recipe = replace(RECIPES[task], **{name: value for name, value in given.items() if value is not None})
+    recipe = replace(RECIPES[task], **{name: value for name, value in options.items() if value is not None})
     start = time.perf_counter()
     run = OgbRun.load(chosen, recipe, data, pick_device(device), out)
     plan = _plan(run, seeds, time.perf_counter() - start)
@@ -130,7 +130,7 @@ def ogb(
     numbers = summary(chosen, results)
     if json:
         about = {"settings": run.settings(), "parameters": run.build().num_parameters, "folder": str(run.folder)}
-        print(dumps({**about, "seeds": [asdict(one) for one in results], **numbers}, indent=1))
+        print(dumps({**about, "seeds": [asdict(result) for result in results], **numbers}, indent=1))
     elif results:
         _print_results(results, numbers, UNITS[chosen.metric])
     return int(any(result.status != "ok" for result in results))
@@ -209,8 +209,8 @@ class _Progress:
         if self.quiet or not (is_edge or now - self._last >= SECONDS_BETWEEN_LINES):
             return
         self._last = now
-        scores = next((one.scores for one in reversed(history) if one.scores), {})
-        spent = sum(one.seconds + one.evaluation_seconds for one in history)
+        scores = next((epoch.scores for epoch in reversed(history) if epoch.scores), {})
+        spent = sum(epoch.seconds + epoch.evaluation_seconds for epoch in history)
         left = spent / len(history) * (self.epochs - epoch.epoch)
         words = [f"seed {seed}", f"epoch {epoch.epoch}/{self.epochs}", f"loss {epoch.loss:.4f}"]
         words += [f"{side} {value:.4f}" for side, value in scores.items()]
@@ -223,16 +223,16 @@ def _print_results(results: Sequence[SeedResult], numbers: dict[str, Any], unit:
 
     rows = [
         [
-            str(one.seed),
-            "–" if one.test is None else f"{one.test:.4f}",
-            "–" if one.valid is None else f"{one.valid:.4f}",
-            "–" if one.best_epoch is None else str(one.best_epoch),
-            f"{one.seconds_per_epoch:.2f} s",
-            f"{one.seconds_per_evaluation:.2f} s",
-            "–" if one.peak_memory is None else f"{one.peak_memory / 2**30:.1f} GiB",
-            one.status,
+            str(result.seed),
+            "–" if result.test is None else f"{result.test:.4f}",
+            "–" if result.valid is None else f"{result.valid:.4f}",
+            "–" if result.best_epoch is None else str(result.best_epoch),
+            f"{result.seconds_per_epoch:.2f} s",
+            f"{result.seconds_per_evaluation:.2f} s",
+            "–" if result.peak_memory is None else f"{result.peak_memory / 2**30:.1f} GiB",
+            result.status,
         ]
-        for one in results
+        for result in results
     ]
     headings = ["seed", f"test {unit}", "valid", "best epoch", "epoch", "evaluation", "GPU memory", "status"]
     print("\n" + text_table(headings, rows, right_from=0))

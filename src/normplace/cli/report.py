@@ -40,11 +40,11 @@ def report(
     recorded = read_results(results, studies)
     if committed:
         recorded += _committed_results(recorded)
-    write_report([_section(one) for one in recorded], out)
+    write_report([_section(result) for result in recorded], out)
     if json:
-        print(dumps({"report": str(out.resolve()), "results": [str(one.path) for one in recorded]}, indent=1))
+        print(dumps({"report": str(out.resolve()), "results": [str(result.path) for result in recorded]}, indent=1))
     else:
-        if any(one.run.scale == "smoke" for one in recorded):
+        if any(result.run.scale == "smoke" for result in recorded):
             print(FUNCTIONAL_CHECK)
         if not charts_installed():
             print(CHARTS_MISSING)
@@ -56,8 +56,8 @@ def _committed_results(recorded: list[RecordedRun]) -> list[RecordedRun]:
     """The package's own results of these studies that are not among them yet."""
     from normplace.lab.studies import committed_results
 
-    names = {one.run.study.name for one in recorded}
-    present = {one.path.resolve() for one in recorded}
+    names = {result.run.study.name for result in recorded}
+    present = {result.path.resolve() for result in recorded}
     paths = [path for path in committed_results() if path.parent.parent.name in names and path.resolve() not in present]
     return read_results(paths, ()) if paths else []
 

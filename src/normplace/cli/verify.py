@@ -46,7 +46,7 @@ def verify(
     if markdown:
         _print_markdown(recorded, keep)
         return report_damage(recorded)
-    judged = [(one, [judgement for judgement in _judgements(one) if keep(judgement)]) for one in recorded]
+    judged = [(result, [judgement for judgement in _judgements(result) if keep(judgement)]) for result in recorded]
     if json:
         _print_json(judged)
     else:
@@ -60,11 +60,11 @@ def _of_studies(recorded: Sequence[RecordedRun], names: Sequence[str]) -> list[R
     Raises:
         UsageError: If there is no file of a named study.
     """
-    known = {name for one in recorded for name in one.run.study.names}
+    known = {name for result in recorded for name in result.run.study.names}
     for name in names:
         if name not in known:
             raise unknown("study among these results:", name, known)
-    return [one for one in recorded if not names or set(names) & set(one.run.study.names)]
+    return [result for result in recorded if not names or set(names) & set(result.run.study.names)]
 
 
 def _claim_filter(verdicts: Sequence[str], text: str) -> Callable[[Judgement], bool]:
@@ -103,7 +103,7 @@ def _print_markdown(recorded: Sequence[RecordedRun], keep: Callable[[Judgement],
     from normplace.lab.trials.verdicts import markdown
 
     with translate_study_errors("these files"):
-        print(markdown([(one.run.study, one.run.scale, one.records) for one in recorded], keep))
+        print(markdown([(result.run.study, result.run.scale, result.records) for result in recorded], keep))
 
 
 def _print_json(judged: Judged) -> None:

@@ -126,7 +126,7 @@ class GENConv(Unscriptable, nn.Module):
         self.flow, self.node_dim = flow, node_dim
         settings = {"t": t, "learn_t": learn_t, "p": p, "learn_p": learn_p, "y": y, "learn_y": learn_y}
         self.aggr_module: nn.Module = build_aggregation(aggr, settings, aggr_kwargs, self.clamp)
-        self.aggr = [str(one) for one in aggr] if isinstance(aggr, list | tuple) else str(aggr)
+        self.aggr = [str(kind) for kind in aggr] if isinstance(aggr, list | tuple) else str(aggr)
         self.lin_src = _linear(src, out_channels, bias) if src != out_channels else None
         mapped = edge_dim is not None and edge_dim != out_channels
         self.lin_edge = _linear(edge_dim, out_channels, bias) if mapped and edge_dim is not None else None

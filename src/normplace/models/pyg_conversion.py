@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 from normplace.errors import UsageError
 from normplace.models.aggregation import COMBINE, Aggregation, MultiAggregation
 
-PYG_CONV, PYG_AGGREGATIONS = "torch_geometric.nn.conv.gen_conv", "torch_geometric.nn.aggr"
+PYG_CONV = "torch_geometric.nn.conv.gen_conv"
 SIMPLE = {"MeanAggregation": "mean", "MaxAggregation": "max", "MinAggregation": "min", "SumAggregation": "add"}
 MLP_NORMS = {nn.BatchNorm1d: "batch", nn.LayerNorm: "layer", nn.InstanceNorm1d: "instance"}
 

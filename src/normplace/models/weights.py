@@ -82,7 +82,7 @@ def _bytes(value: Tensor) -> Any:
 
 
 @contextmanager
-def open_tensors(path: Path, device: str = "cpu") -> Iterator[Any]:
+def open_tensors(path: Path) -> Iterator[Any]:
     """Open a safetensors file; the reader loads single tensors or parts of them.
 
     Raises:
@@ -93,7 +93,7 @@ def open_tensors(path: Path, device: str = "cpu") -> Iterator[Any]:
     if not path.is_file():
         raise Damage(f"{path.name} is missing")
     try:
-        reader = safe_open(str(path), framework="pt", device=device)
+        reader = safe_open(str(path), framework="pt")
     except (OSError, SafetensorError) as error:
         raise Damage(f"{path.name} cannot be read: {first_line(error)}") from error
     with reader as file:

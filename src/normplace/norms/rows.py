@@ -99,9 +99,6 @@ class BatchNorm(nn.BatchNorm1d):
         x = input if same else widen(input)  # PyTorch's kernel computes float32 statistics of half-precision rows
         return super().forward(x.reshape(-1, input.shape[-1])).reshape(input.shape).to(input.dtype)
 
-    def _check_input_dim(self, input: Tensor) -> None:
-        check_features("the input of BatchNorm", input, self.num_features)
-
 
 class GraphNorm(nn.Module):
     """Graph normalization (Cai et al. 2021, arXiv 2009.03294), per graph and feature.

@@ -1,4 +1,4 @@
-"""Numerical kernels: each has a reference in plain PyTorch beside the fast paths that must equal it."""
+"""Numerical kernels: each has a reference in plain PyTorch, which its fast paths must equal."""
 
 from normplace.ops.aggregate import LinearEdge, Neighbours, TableEdge, powermean_aggregate, softmax_aggregate
 from normplace.ops.feature_norm import feature_norm

@@ -72,7 +72,7 @@ class BlockSpec:
     def _check_types(self) -> None:
         for name in ("inner", "inner_scale"):
             names = getattr(self, name)
-            if not isinstance(names, tuple) or not all(isinstance(one, str) for one in names):
+            if not isinstance(names, tuple) or not all(isinstance(site, str) for site in names):
                 raise UsageError(f"{name} must be a tuple of names such as ('q', 'k'), got {names!r}.")
         if not isinstance(self.branch_scale, Power | LearnedScale):
             expect_number("branch_scale", self.branch_scale)

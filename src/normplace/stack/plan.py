@@ -141,7 +141,7 @@ def _plan_boundary(call: BlockCall, end: BlockCall | nn.Module | None) -> Bounda
         call: The block.
         end: What follows: the next block, the final norm, or nothing.
     """
-    if (reason := _why_whole(call)) is not None:
+    if (reason := _why_not_staged(call)) is not None:
         return BoundaryPlan(staged=False, reason=reason)
     block = call.block
     assert isinstance(block, Residual)
@@ -166,13 +166,13 @@ def _norm_after(
         return block, block.stream_norm, "stream", None
     if not isinstance(end, BlockCall):
         return None, end, "final", None
-    if (reason := _why_whole(end)) is not None:
+    if (reason := _why_not_staged(end)) is not None:
         return end.block, None, "input", f"next, {reason}"
     assert isinstance(end.block, Residual)
     return end.block, end.block.input_norm, "input", None
 
 
-def _why_whole(call: BlockCall) -> str | None:
+def _why_not_staged(call: BlockCall) -> str | None:
     """Why a block must be called as a module; None if it can run stage by stage."""
     if type(call.block) is not Residual:
         return f"{type(call.block).__name__} is called as a module"

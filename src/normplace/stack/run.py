@@ -58,7 +58,7 @@ class _StagedBlock(NamedTuple):
 
     @classmethod
     def of(cls, call: BlockCall) -> _StagedBlock:
-        """The block of a call, with the arguments of its branch and of its rows apart."""
+        """The block of a call, with the arguments of its rows separated from those of its branch."""
         assert isinstance(call.block, Residual)
         kwargs = {name: value for name, value in call.kwargs.items() if name != "extra_residual"}
         rows = call.block.row_inputs(kwargs.pop("factor", None), kwargs.pop("batch", None))

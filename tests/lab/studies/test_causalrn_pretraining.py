@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import sys
 import time
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import pytest
 import torch
 from tests.lab.studies.support import record, text_folder
+from tests.project_scripts import imported_script
 
 from normplace import UsageError
 from normplace.lab.studies.causalrn import pretraining, pretraining_order
@@ -145,19 +143,11 @@ def test_mistakes(words):
 def test_the_runner_runs_this_study(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(pretraining_order, "NETWORKS", ("scan",))
     monkeypatch.setattr(pretraining_order, "SEEDS", 1)
-    path = Path(__file__).parents[3] / "scripts" / "run_pretraining.py"
-    spec = importlib.util.spec_from_file_location("run_pretraining", path)
-    assert spec is not None and spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = script
-    try:
-        spec.loader.exec_module(script)
+    with imported_script("run_pretraining") as script:
         command = ["--study", "causalrn", "--scale", "smoke", "--out", str(tmp_path), "--minutes", "10"]
         assert script.main([*command, "--trials", "byts"]) == 2
         assert "did you mean 'bytes'" in capsys.readouterr().err
         assert script.main([*command, "--trials", "grid-bytes", "bytes"]) == 0
-    finally:
-        del sys.modules[spec.name]
     records = read_records(tmp_path / "causalrn-smoke.jsonl")
     assert {one.status for one in records} == {"ok"}
     reported = [one for one in records if one.seed != GRID_SEED]

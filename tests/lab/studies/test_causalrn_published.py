@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from tests.lab.studies.support import record, verdict
+from tests.project_scripts import imported_script
 from torch.nn import functional as F
 
 from normplace import UsageError
@@ -231,14 +229,9 @@ def test_hard_alibi_that_did_not_learn_voids_the_comparison():
 
 
 @pytest.fixture
-def script(monkeypatch):
-    path = Path(__file__).parents[3] / "scripts" / "run_copying.py"
-    spec = importlib.util.spec_from_file_location("run_copying", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "run_copying", module)
-    spec.loader.exec_module(module)
-    return module
+def script():
+    with imported_script("run_copying") as module:
+        yield module
 
 
 def test_the_runner_appends_lines_and_resumes(script, tmp_path, monkeypatch, capsys):

@@ -37,7 +37,7 @@ def test_full_scale_includes_the_laptop_grid_and_the_published_graphs():
 
 
 def test_the_published_network_has_the_published_parameters():
-    model = molhiv.build(MolhivTrial(0))
+    model = molhiv.build(MolhivTrial(seed=0))
     assert sum(parameter.numel() for parameter in model.parameters()) == MOLHIV_PARAMETERS
     assert len(learned_scalars(model, "t")) == 7
 
@@ -93,7 +93,7 @@ def test_memory_of_reversible_steps_hardly_grows_with_depth():
 
 def test_molecules_are_scored_at_the_best_validation_epoch(tmp_path, monkeypatch):
     stand_in_data("deepergcn", tmp_path, monkeypatch)
-    outcome = molhiv.run(MolhivTrial(0, dim=8, depth=2, epochs=4, batch_size=2, device="cpu", virtual_node=True))
+    outcome = molhiv.run(MolhivTrial(seed=0, dim=8, depth=2, epochs=4, batch_size=2, device="cpu", virtual_node=True))
     best = outcome.series["val"].index(max(outcome.series["val"]))
     assert (outcome.metrics["test"], outcome.metrics["best_epoch"]) == (outcome.series["test"][best], 1 + best)
 
@@ -102,7 +102,7 @@ def test_missing_data():
     reason = STUDY.part("depth").unavailable_reason
     assert reason(SMALL) is None
     assert "NORMPLACE_OFFLINE is set" in str(reason(replace(SMALL, data="tolokers")))
-    assert "write_molecules" in str(STUDY.part("molhiv").unavailable_reason(MolhivTrial(0)))
+    assert "write_molecules" in str(STUDY.part("molhiv").unavailable_reason(MolhivTrial(seed=0)))
 
 
 MISTAKES = [
@@ -110,7 +110,7 @@ MISTAKES = [
     (lambda: replace(SMALL, aggregation="softmx"), "did you mean 'softmax'"),
     (lambda: replace(SMALL, dropped="steam"), "did you mean 'stream'"),
     (lambda: replace(SMALL, depth=0), "depth must be at least 1"),
-    (lambda: MolhivTrial(0, depth=1), "depth must be at least 2"),
+    (lambda: MolhivTrial(seed=0, depth=1), "depth must be at least 2"),
     (lambda: MemoryTrial("stor", 4), "did you mean 'store'"),
     (lambda: conv_factory("mode"), "unknown aggregation"),
 ]

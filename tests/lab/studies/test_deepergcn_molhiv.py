@@ -34,7 +34,7 @@ def molecules(tmp_path, monkeypatch):
 
 def gradients(data, device, compiled):
     """Gradients and running statistics of one step of a network of each kind, by name."""
-    trials = [OfficialTrial(seed, scale, depth=3, dim=16, batch_size=4) for seed, scale in enumerate(SCALES)]
+    trials = [OfficialTrial(seed=seed, scale=scale, depth=3, dim=16, batch_size=4) for seed, scale in enumerate(SCALES)]
     training = Training(trials, data, torch.device(device), compiled)
     training.model.train()
     orders = [torch.arange(len(data)).roll(2 * seed)[:4] for seed in range(len(trials))]

@@ -17,7 +17,6 @@ from normplace import UsageError
 from normplace.lab.studies.deepergcn import molhiv, molhiv_official, node_seeds, orders, recipes, stacked
 from normplace.lab.studies.deepergcn.claims import CLAIMS
 from normplace.lab.studies.deepergcn.device_scores import DeviceScores
-from normplace.lab.studies.deepergcn.molhiv import MolhivTrial
 from normplace.lab.studies.deepergcn.molhiv_batches import lay_out, multi_hot, needed_rooms, rooms
 from normplace.lab.studies.deepergcn.molhiv_official import POSTDEG, OfficialTrial
 from normplace.lab.studies.deepergcn.networks import OWN_WEIGHTS
@@ -277,8 +276,8 @@ MISTAKES = [
     (lambda: replace(SMALL, average=1.0), "average must be"),
     (lambda: replace(SMALL, input_dropout=1.0), "input_dropout must be"),
     (lambda: replace(SMALL, norm="layer"), "with BatchNorm"),
-    (lambda: OfficialTrial(0, "degre"), "did you mean 'degree'"),
-    (lambda: OfficialTrial(0, batch_size=1), "batch_size must be at least 2"),
+    (lambda: OfficialTrial(seed=0, scale="degre"), "did you mean 'degree'"),
+    (lambda: OfficialTrial(seed=0, batch_size=1), "batch_size must be at least 2"),
 ]
 
 
@@ -297,7 +296,7 @@ def molecules(tmp_path, monkeypatch):
 @pytest.mark.parametrize("scale", molhiv_official.SCALES)
 def test_networks_on_fixed_batches_equal_the_published_network(molecules, scale, monkeypatch):
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
-    trials = [OfficialTrial(seed, scale, depth=3, dim=8, dropout=0.0, batch_size=4) for seed in range(2)]
+    trials = [OfficialTrial(seed=seed, scale=scale, depth=3, dim=8, dropout=0.0, batch_size=4) for seed in range(2)]
     everything = torch.arange(len(molecules))
     orders_of_seeds = [everything, everything.flip(0)]
     room = rooms(molecules, 4)[-1]
@@ -311,8 +310,7 @@ def test_networks_on_fixed_batches_equal_the_published_network(molecules, scale,
         for seed, order in enumerate(orders_of_seeds):
             with torch.random.fork_rng():
                 torch.manual_seed(seed)
-                shape = MolhivTrial(seed, depth=3, dim=8, dropout=0.0)
-                reference = molhiv.build(shape, POSTDEG if scale == "degree" else None).double()
+                reference = molhiv.build(trials[seed], scale=POSTDEG if scale == "degree" else None).double()
             batch = molecules.batch(order[4 * number : 4 * number + 4])
             inputs = (batch.x, batch.edge_index, batch.bond, batch.batch)
             expected = reference(*inputs, num_graphs=batch.num_graphs)[:, 0]
@@ -332,13 +330,13 @@ def test_networks_on_fixed_batches_equal_the_published_network(molecules, scale,
 
 
 def test_the_official_network_has_the_published_size():
-    model = molhiv_official.networks([OfficialTrial(seed) for seed in range(2)])
+    model = molhiv_official.networks([OfficialTrial(seed=seed) for seed in range(2)])
     assert sum(p.numel() for p in model.parameters()) == 2 * MOLHIV_PARAMETERS
 
 
 def test_molecules_of_a_seed_do_not_depend_on_the_other_seeds(molecules):
     settings = {"depth": 2, "dim": 8, "epochs": 2, "batch_size": 4, "device": "cpu"}
-    trials = [OfficialTrial(0, "none", **settings), OfficialTrial(1, "degree", **settings)]
+    trials = [OfficialTrial(seed=0, scale="none", **settings), OfficialTrial(seed=1, scale="degree", **settings)]
     together, alone = molhiv_official.run_seeds(trials), molhiv_official.run(trials[1])
     assert together[1].series["temperature"] == pytest.approx(alone.series["temperature"], abs=1e-4)
     assert together[1].series["temperature"] != together[0].series["temperature"]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
-import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -13,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.lab.studies.support import record
+from tests.project_scripts import imported_script
 
 from normplace import UsageError
 from normplace.lab.studies.periln import pretraining
@@ -251,14 +250,8 @@ def test_rates_within_one_percent_count():
 
 @pytest.fixture
 def script():
-    path = Path(__file__).parents[3] / "scripts" / "run_pretraining.py"
-    spec = importlib.util.spec_from_file_location("run_pretraining", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
+    with imported_script("run_pretraining") as module:
+        yield module
 
 
 def test_the_runner_appends_lines_and_resumes(script, tmp_path, capsys):

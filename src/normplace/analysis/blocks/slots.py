@@ -276,7 +276,7 @@ class SlotFinder:
         return NormSlot("transition" if read_later and end in self._trunk else "final", self.structure.add_of_sum[end])
 
     def _with_stack_end(self, norm: Norm, slot: NormSlot, slots: Sequence[NormSlot]) -> NormSlot:
-        """Tell the stream norm of the last block from a norm after the stack."""
+        """Distinguish the stream norm of the last block from a norm after the stack."""
         if slot.name not in ("final", "transition"):
             return slot
         on_sum = self.reachability.plain.get(norm.input, 0) & self.reachability.sums
@@ -312,7 +312,7 @@ class SlotFinder:
         if previous is not None:
             return bool(siblings)
         # Parallel branches separate at the same value, and one add may own the input norm of them all.
-        parallel = [other for other, its in enumerate(self.adds) if its.fork == add.fork]
+        parallel = [number for number, other in enumerate(self.adds) if other.fork == add.fork]
         if len(parallel) > 1 and self._path(add.call) != "" and in_block:
             return True
         return not {"input", "output"} & {slot.name for slot in slots if slot.add in parallel}

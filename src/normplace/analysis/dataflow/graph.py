@@ -237,21 +237,21 @@ class Graph:
             node = self.maker(value)
             if node is None or node.name not in through or not node.inputs:
                 return
-            value = next((number for number in node.inputs if self.is_features(number)), node.inputs[0])
+            value = next((read for read in node.inputs if self.is_features(read)), node.inputs[0])
 
     def origin(self, value: ValueId, through: Set[str] = MOVES) -> ValueId:
         """What a value was before all moving operators."""
-        for number in self.unchanged(value, through):
-            value = number
+        for earlier in self.unchanged(value, through):
+            value = earlier
         return value
 
     def is_weight(self, value: ValueId) -> bool:
         """Whether it is a parameter, or a part of one that was selected, viewed, cast or shifted by a constant."""
         while True:
-            for number in self.unchanged(value):
-                if self.values[number].origin == "parameter":
+            for earlier in self.unchanged(value):
+                if self.values[earlier].origin == "parameter":
                     return True
-                value = number
+                value = earlier
             node = self.maker(value)
             if node is None or node.name not in ("add", "sub", "rsub") or len(node.inputs) != 1:
                 return False

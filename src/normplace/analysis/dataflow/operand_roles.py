@@ -50,8 +50,8 @@ class _State:
     scored: bool = False
 
 
-def operand_role(graph: Graph, value: ValueId, axis: int = -1) -> str:
-    """The operand of attention that a value with features along ``axis`` is: q, k or v; empty if none.
+def operand_role(graph: Graph, value: ValueId) -> str:
+    """The operand of attention that a value with features along its last axis is: q, k or v; empty if none.
 
     A value with several roles, such as the keys of the delta rule, gets the most specific one: only keys lose both
     their rows and their features.
@@ -60,7 +60,7 @@ def operand_role(graph: Graph, value: ValueId, axis: int = -1) -> str:
     if not rank:
         return ""
     # The first of three or more axes counts examples, which nothing sums over.
-    marks = tuple(FEATURES if dim == axis % rank else ROWS * (rank < 3 or dim > 0) for dim in range(rank))
+    marks = tuple(FEATURES if dim == rank - 1 else ROWS * (rank < 3 or dim > 0) for dim in range(rank))
     ends = _ends(graph, _State(value, marks))
     if any(end.summed == ROWS | FEATURES for end in ends):
         return "k"

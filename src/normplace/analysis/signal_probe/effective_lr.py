@@ -53,7 +53,7 @@ def relative_update(parameter: nn.Parameter, gradient: Tensor, optimizer: Optimi
 
 def _change(parameter: nn.Parameter, gradient: Tensor, optimizer: Optimizer) -> Tensor:
     """The change of a parameter in the optimizer's next step."""
-    groups = (group for group in optimizer.param_groups if any(one is parameter for one in group["params"]))
+    groups = (group for group in optimizer.param_groups if any(other is parameter for other in group["params"]))
     group = next(groups, None)
     if group is None:
         return torch.zeros_like(parameter)

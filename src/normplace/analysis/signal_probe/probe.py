@@ -232,9 +232,9 @@ def differentiate(
 def norm_of(gradients: Any) -> Tensor | None:
     """The norm of several gradients together; None if there is none."""
     norms = [
-        torch.linalg.vector_norm(one.detach(), dtype=torch.promote_types(one.dtype, torch.float32))
-        for one in gradients
-        if one is not None
+        torch.linalg.vector_norm(gradient.detach(), dtype=torch.promote_types(gradient.dtype, torch.float32))
+        for gradient in gradients
+        if gradient is not None
     ]
     return torch.linalg.vector_norm(torch.stack(norms)) if norms else None
 

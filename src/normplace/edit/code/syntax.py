@@ -20,11 +20,11 @@ def parents_of(tree: ast.AST) -> Parents:
 
 def ancestors(node: ast.AST, parents: Parents) -> list[ast.AST]:
     """The nodes that contain a node, nearest first."""
-    found = []
+    containing = []
     while node in parents:
         node = parents[node]
-        found.append(node)
-    return found
+        containing.append(node)
+    return containing
 
 
 def statement_of(node: ast.AST, parents: Parents) -> ast.stmt:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
-from normplace.edit.fuse.forms import HALVES, LAST_DIGITS, MISMATCHES, NormForm, mismatches, probe_rows
+from normplace.edit.fuse.forms import HALVES, NormForm, probe_rows
 from normplace.edit.fuse.gates import MODULATIONS, GatedSum, Modulation, ModulationForm, is_modulated
 from normplace.edit.fuse.modulation import SAMPLES
+from normplace.edit.fuse.probe import SLOPE, Results, agree, gradient_errors, random_copy
 from normplace.edit.fuse.runtime import SUMS, NormRef, is_normed
-from normplace.edit.fuse.verify import SLOPE
 from normplace.errors import UsageError
 
 SAMPLE_COUNT, TOKENS, WIDTH = 8, 8, 48
 """Of the rows of a probe; the width is that of the norm if there is one."""
-Results = list[tuple[str, Tensor]]
+ROUNDINGS = 5
+"""Operators of a gated sum or modulation, each of which rounds its result."""
 
 
 def verify_gates(model: nn.Module) -> None:
@@ -55,7 +55,8 @@ def _verify(path: str, part: GatedSum | Modulation, device: torch.device) -> Non
     for kind in dict.fromkeys((*dtypes, torch.float32)):
         probe = _GateProbe(part, kind, device)
         for name, fused, separate in probe.results():
-            if not _agree(fused, separate, probe.is_rounded_once):
+            half = fused.dtype if fused.dtype in HALVES else None
+            if not agree(fused, separate, half, ROUNDINGS if probe.is_rounded_once else None):
                 raise UsageError(
                     f"the fused {name} of {path!r} differs from the model's own in {kind}, so nothing is fused: report "
                     "the model."
@@ -67,18 +68,6 @@ def _verify(path: str, part: GatedSum | Modulation, device: torch.device) -> Non
                         f"the gradient of the {name} in the fused part of {path!r} is off by {error:.1e}, so nothing "
                         "is fused: report the model."
                     )
-
-
-def _agree(fused: Tensor, separate: Tensor, is_rounded_once: bool) -> bool:
-    if fused.dtype != separate.dtype:
-        return False
-    if fused.dtype in HALVES and not is_rounded_once:
-        return mismatches(fused, separate) <= MISMATCHES
-    # Rounded once, a result differs from the model's by the roundings of five operators.
-    tolerance = 5 * torch.finfo(fused.dtype).eps if fused.dtype in HALVES else LAST_DIGITS
-    truth = separate.double()
-    error = (fused.double() - truth).abs().amax(-1) / truth.abs().amax(-1).clamp(min=1e-30)
-    return bool((error <= tolerance).all())
 
 
 class _GateProbe:
@@ -93,10 +82,10 @@ class _GateProbe:
     def __init__(self, part: GatedSum | Modulation, dtype: torch.dtype, device: torch.device) -> None:
         generator = torch.Generator().manual_seed(2)
         self.part, ref = part, _norm(part)
-        self.norm = None if ref is None else self._copied(ref.module, dtype, generator)
-        holder = nn.Module()
-        self.ref = None
+        self.norm = self.ref = None
         if ref is not None:
+            self.norm = random_copy(ref.module, torch.float32 if dtype == torch.float32 else None, generator)
+            holder = nn.Module()
             holder.add_module("norm", self.norm)
             self.ref = NormRef(holder, "norm", ref.form)
         self.is_rounded_once = (isinstance(part, GatedSum) and part.rounding == "once") or (
@@ -121,15 +110,6 @@ class _GateProbe:
         if form is None:
             return torch.randn(SAMPLE_COUNT, TOKENS, WIDTH, generator=generator)
         return probe_rows(form, generator).reshape(SAMPLE_COUNT, TOKENS, form.width)
-
-    @staticmethod
-    def _copied(norm: nn.Module, dtype: torch.dtype, generator: torch.Generator) -> nn.Module:
-        copied = copy.deepcopy(norm)
-        copied = copied.to(dtype) if dtype == torch.float32 else copied
-        with torch.no_grad():
-            for parameter in copied.parameters():
-                parameter.copy_(torch.randn(parameter.shape, generator=generator))
-        return copied.requires_grad_(True)
 
     def _fused(self) -> Results:
         x, factors = self.leaves["stream"], [self.leaves.get(name) for name in ("scale", "shift")]
@@ -180,11 +160,4 @@ class _GateProbe:
         leaves = dict(self.leaves)
         if self.norm is not None:
             leaves |= {f"norm's {name}": parameter for name, parameter in self.norm.named_parameters()}
-        gradients = []
-        for results in (self._fused(), self._separate(None)):
-            generator = torch.Generator().manual_seed(3)
-            seeds = [torch.randn(value.shape, generator=generator).to(value) for _, value in results]
-            values = [value for _, value in results]
-            gradients.append(torch.autograd.grad(values, list(leaves.values()), seeds))
-        for name, one, other in zip(leaves, *gradients, strict=True):
-            yield name, float((one - other).norm() / other.norm().clamp(min=1e-30))
+        yield from gradient_errors(leaves, self._fused(), self._separate(None))

@@ -97,7 +97,7 @@ class FusePlan:
             return "the module that adds is not registered as a submodule"
         if self._is_compiled(path):
             return "it is compiled with its branch"
-        ref = self.model_map.sum_of(add, path)
+        ref = self.model_map.expression_of(add.node, path)
         if isinstance(ref, str):
             return ref
         operands = node.inputs

@@ -201,8 +201,8 @@ class FusedForward:
 
 def take_normed(x: Tensor, norm: nn.Module, casts: Casts) -> Tensor | None:
     """The result of a norm that a fused sum has computed for this tensor, if it is still the norm's result."""
-    held = _viewed.pop(norm, None)
-    source = x if x in _normed else _same_rows(x, held)
+    viewed_sum = _viewed.pop(norm, None)
+    source = x if x in _normed else _same_rows(x, viewed_sum)
     known: Normed | None = None if source is None else _normed.get(source)
     if known is None or source is None or known.norm is not norm or known.casts != casts:
         return None

@@ -8,7 +8,6 @@ every parameter.
 
 from __future__ import annotations
 
-import copy
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
@@ -16,17 +15,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from normplace.edit.fuse.forms import (
-    HALVES,
-    LAST_DIGITS,
-    MISMATCHES,
-    CallDtypes,
-    NormForm,
-    autocast_as,
-    mismatches,
-    probe_rows,
-)
+from normplace.edit.fuse.forms import HALVES, CallDtypes, NormForm, autocast_as, probe_rows
 from normplace.edit.fuse.numbers import Numbers
+from normplace.edit.fuse.probe import SLOPE, Results, agree, gradient_errors, random_copy
 from normplace.edit.fuse.runtime import SUMS, FusedForward, FusedSum, NormRef, is_normed
 from normplace.errors import UsageError
 
@@ -39,8 +30,6 @@ may deviate by four of them.
 """
 NOISE = 0.5
 """Relative error above which a gradient of the original is rounding noise, which is not compared."""
-SLOPE = 1e-3
-"""Largest relative difference of a gradient in float32, which rows that eps decides amplify."""
 ZERO = 1e-4
 """Gradients smaller than this part of the typical gradient are zero by design, such as those of key biases."""
 
@@ -130,10 +119,12 @@ def _verify_part(path: str, part: FusedSum | FusedForward, device: torch.device)
     norms = [part.module] if isinstance(part, FusedForward) else [ref.module for ref in _refs(part)]
     device = next((p.device for norm in norms for p in norm.parameters()), device)
     is_rounded_once = any(casts.rounding == "once" for form in _forms(part) for _, casts in form.casts)
+    roundings = 4 if is_rounded_once else None  # two of each term of a sum
     for dtypes in _calls(part):
+        half = next((dtype for dtype in (dtypes.x, dtypes.f) if dtype in HALVES), None)
         probe = _PartProbe(part, dtypes, device)
         for name, fused, separate in probe.results():
-            if not _agree(fused, separate, dtypes, is_rounded_once):
+            if not agree(fused, separate, half, roundings):
                 raise UsageError(
                     f"the fused {name} of {path or 'the model'!r} differs from the model's own in {dtypes}, so nothing "
                     "is fused: report the model."
@@ -145,19 +136,6 @@ def _verify_part(path: str, part: FusedSum | FusedForward, device: torch.device)
                         f"the gradient of the {name} in the fused part of {path or 'the model'!r} is off by "
                         f"{error:.1e}, so nothing is fused: report the model."
                     )
-
-
-def _agree(fused: Tensor, separate: Tensor, dtypes: _ProbeDtypes, is_rounded_once: bool) -> bool:
-    if fused.dtype != separate.dtype:
-        return False
-    halves = [dtype for dtype in (dtypes.x, dtypes.f) if dtype in HALVES]
-    if halves and not is_rounded_once:
-        return mismatches(fused, separate) <= MISMATCHES
-    # Rounded once, a sum of two terms differs from the model's by its roundings of each.
-    tolerance = 4 * torch.finfo(halves[0]).eps if halves else LAST_DIGITS
-    truth = separate.double()
-    error = (fused.double() - truth).abs().amax(-1) / truth.abs().amax(-1).clamp(min=1e-30)
-    return bool((error <= tolerance).all())
 
 
 class _PartProbe:
@@ -191,15 +169,11 @@ class _PartProbe:
         )
 
     def _copied(self, name: str, norm: nn.Module, dtype: torch.dtype | None, generator: torch.Generator) -> nn.Module:
-        copied = copy.deepcopy(norm)
-        copied = copied if dtype is None else copied.to(dtype)
-        with torch.no_grad():
-            for parameter in copied.parameters():
-                parameter.copy_(torch.randn(parameter.shape, generator=generator))
+        copied = random_copy(norm, dtype, generator)
         self.holder.add_module(name, copied)
-        return copied.requires_grad_(True)
+        return copied
 
-    def _fused(self) -> list[tuple[str, Tensor]]:
+    def _fused(self) -> Results:
         if self.sum is None:
             assert self.after is not None
             return [("norm", self.after(self.x))]
@@ -211,7 +185,7 @@ class _PartProbe:
             results.append(("norm", self.after(stream)))
         return results
 
-    def _separate(self, stream: Tensor | None) -> list[tuple[str, Tensor]]:
+    def _separate(self, stream: Tensor | None) -> Results:
         """The same by the norms' own methods; the next norm reads ``stream`` if it is given."""
         if self.sum is None:
             assert self.after is not None
@@ -237,16 +211,9 @@ class _PartProbe:
         for side, norm in (("output norm", self.out), ("next norm", self.after)):
             if norm is not None:
                 leaves |= {f"{side}'s {name}": parameter for name, parameter in norm.named_parameters()}
-        gradients = []
         with autocast_as(CallDtypes(self.dtypes.x, self.dtypes.x), self.device.type):
-            runs = self._fused(), self._separate(None)
-        for results in runs:
-            generator = torch.Generator().manual_seed(3)
-            seeds = [torch.randn(value.shape, generator=generator).to(value) for _, value in results]
-            values = [value for _, value in results]
-            gradients.append(torch.autograd.grad(values, list(leaves.values()), seeds))
-        for name, one, other in zip(leaves, *gradients, strict=True):
-            yield name, float((one - other).norm() / other.norm().clamp(min=1e-30))
+            fused, separate = self._fused(), self._separate(None)
+        yield from gradient_errors(leaves, fused, separate)
 
 
 def _own(norm: nn.Module, x: Tensor) -> Tensor:

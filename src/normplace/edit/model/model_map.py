@@ -168,19 +168,10 @@ class ModelMap:
         Raises:
             UsageError: If it is not in a method of the module that adds.
         """
-        ref = self.sum_of(self.analysis.adds_of(block)[-1], self.owner(block))
+        ref = self.expression_of(self.analysis.adds_of(block)[-1].node, self.owner(block))
         if isinstance(ref, str):
             raise UsageError(f"cannot put a norm on the sum of block {self.label(block)}, because {ref}.")
         return ref
-
-    def sum_of(self, add: ResidualAdd, path: str) -> SumRef | str:
-        """The sum of a residual add, or the reason why it is not in a method of a module.
-
-        Args:
-            add: The residual add.
-            path: The name of the module.
-        """
-        return self.expression_of(add.node, path)
 
     def expression_of(self, node: NodeId, path: str) -> SumRef | str:
         """The expression of a sum, or the reason why it is not in a method of a module.

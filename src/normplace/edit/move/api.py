@@ -228,7 +228,21 @@ def _target(to: str | Placement | None, scale: str | None, qk: str | None) -> Pl
         return None
     if not isinstance(to, str | Placement):
         raise UsageError(f"to is the name of a placement or a Placement, not a {type(to).__name__}.")
-    target = Placement.named(to) if isinstance(to, str) else to
+    if isinstance(to, Placement):
+        _check_reachable(to)
+        return to
+    target = Placement.named(to)
+    _check_reachable(target)
+    # A learned scale of 1 changes a trained network least.
+    return replace(target, segments=tuple((end, _with_unit_init(spec)) for end, spec in target.segments))
+
+
+def _check_reachable(target: Placement) -> None:
+    """Check that a move can produce a placement.
+
+    Raises:
+        UsageError: If not.
+    """
     name = target.name or "this placement"
     for spec in target.all_specs:
         is_branch_scaled = not isinstance(spec.branch_scale, LearnedScale) and spec.branch_scale != 1
@@ -253,10 +267,6 @@ def _target(to: str | Placement | None, scale: str | None, qk: str | None) -> Pl
             f"{name} spans several branches, but move treats each branch separately: build the network with "
             "normplace.models.Transformer."
         )
-    if isinstance(to, str):  # a learned scale of 1 changes a trained network least
-        segments = tuple((end, _with_unit_init(spec)) for end, spec in target.segments)
-        target = replace(target, segments=segments)
-    return target
 
 
 def _with_unit_init(spec: BlockSpec) -> BlockSpec:

@@ -37,11 +37,11 @@ def draw_weights(model: nn.Module, matrices: BranchMatrices, gains: Mapping[Bloc
     Raises:
         UsageError: If a weight of a branch is not a matrix.
     """
-    found = [(matrix, gain) for block, gain in gains.items() for matrix in matrices.of(block)]
+    scaled = [(matrix, gain) for block, gain in gains.items() for matrix in matrices.of(block)]
     parameters = dict(model.named_parameters())
     generator = torch.Generator().manual_seed(seed)
     drawn: dict[tuple[str, int], None] = {}
-    for matrix, gain in found:
+    for matrix, gain in scaled:
         key = matrix.name, matrix.region.ranges[matrix.output_axis].start
         if key not in drawn:  # layers may share their matrices
             drawn[key] = None

@@ -170,15 +170,15 @@ class MovePlan:
 
     def _last_inputs(self) -> dict[BlockIndex, list[tuple[str, TensorRef]]]:
         """What the last matrix of each branch reads, with the kind of branch, where the target has a norm there."""
-        found: dict[BlockIndex, list[tuple[str, TensorRef]]] = {}
+        inputs: dict[BlockIndex, list[tuple[str, TensorRef]]] = {}
         for block, spec in zip(self.blocks, self.specs, strict=True):
             if spec is None or not spec.inner or self._is_repeated(block):
                 continue
             for index, branch in enumerate(self.analysis.blocks[block].branches):
                 ref = self.matrices.last_input(block, index)
                 if not self.model_map.is_normed(ref):
-                    found.setdefault(block, []).append((branch.kind, ref))
-        return found
+                    inputs.setdefault(block, []).append((branch.kind, ref))
+        return inputs
 
     def placed_inner_norms(self) -> dict[str, str]:
         """The names of the modules before last matrices that an earlier move added, with their slots."""

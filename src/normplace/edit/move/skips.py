@@ -34,7 +34,7 @@ class SkipFinder:
             UsageError: If it is not an expression in a method of the module that adds.
         """
         add, owner = self.model_map.analysis.adds_of(block)[0], self.model_map.owner(block)
-        total = self.model_map.sum_of(add, owner)
+        total = self.model_map.expression_of(add.node, owner)
         if isinstance(total, str):
             raise self._refusal(block, total)
         for operand in self._operands(total):

@@ -41,8 +41,6 @@ def figure(record: Record, op: str) -> Figure:
         x={"field": "time relative to normplace", "title": "time relative to normplace", "scale": {"type": "log"}},
         rows="case",
         order=values["case"],
-        low="low",
-        high="high",
         series="method",
         sources=values["method"],
         facet="pass",

@@ -148,7 +148,7 @@ def run_environment(packages: Mapping[str, str] = PEERS) -> dict[str, Any]:
     for package, module in packages.items():
         if importlib.util.find_spec(module) is not None:
             distributions = importlib.metadata.distributions(name=package)
-            versions[package] = next((one.version for one in distributions), "of unknown version")
+            versions[package] = next((distribution.version for distribution in distributions), "of unknown version")
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions,

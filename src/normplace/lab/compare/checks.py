@@ -51,14 +51,13 @@ class Checked:
     on_gpu: bool
 
 
-def check_task(task: Task, edits: Sequence[Edit], start: str, measure: bool = True) -> Checked:
+def check_task(task: Task, edits: Sequence[Edit], start: str) -> Checked:
     """Check a task with every edit, and measure what a training costs.
 
     Args:
         task: The task.
         edits: The edits.
         start: ``fresh`` or ``weights``.
-        measure: Whether the signals and the memory of reported trainings are measured too.
 
     Raises:
         UsageError: If the task or an edit cannot be used, with the reason.
@@ -72,7 +71,7 @@ def check_task(task: Task, edits: Sequence[Edit], start: str, measure: bool = Tr
             _check_validation(task, first)
             on_gpu = any(parameter.is_cuda for parameter in first.model.parameters())
             notes = list(task.notes)
-            costs = {edit.name: _check_edit(task, edit, notes, measure) for edit in edits}
+            costs = {edit.name: _check_edit(task, edit, notes) for edit in edits}
         finally:
             torch.set_num_threads(threads)
     if on_gpu:
@@ -113,7 +112,7 @@ def _check_seeds(task: Task, start: str) -> Start:
     for later in (again, other):
         if {id(p) for p in first.model.parameters()} & {id(p) for p in later.model.parameters()}:
             raise UsageError(f"{task.name} returns the same parameters at every call: build a new model in it.")
-    weights = [list(one.model.parameters()) for one in (first, again, other)]
+    weights = [list(start.model.parameters()) for start in (first, again, other)]
     if _are_equal(weights[0], weights[1]) is False:
         raise UsageError(f"{task.name} returns other weights for the same seed: draw all random numbers from the seed.")
     batches = [BatchStream(one.batches, seed).peek() for one, seed in ((first, 0), (again, 0), (other, 1))]
@@ -174,7 +173,7 @@ def _check_validation(task: Task, start: Start) -> None:
             raise UsageError(f"validate of {task.name} returns {value} on split {split!r}: return a finite number.")
 
 
-def _check_edit(task: Task, edit: Edit, notes: list[str], measure: bool) -> Cost:
+def _check_edit(task: Task, edit: Edit, notes: list[str]) -> Cost:
     """Apply an edit, train a few steps, and return the cost."""
     clock = time.perf_counter()
     try:
@@ -196,7 +195,7 @@ def _check_edit(task: Task, edit: Edit, notes: list[str], measure: bool) -> Cost
         raise
     except Exception as error:
         raise _failed(f"training {task.name} with the edit {edit.name!r}", error) from error
-    measured = _measure_seconds(training, optimizer, edit, notes) if measure else 0.0
+    measured = _measure_seconds(training, optimizer, edit, notes)
     return Cost(step, prepared, validation, measured)
 
 

@@ -30,14 +30,14 @@ def figures(comparison: Comparison) -> list[Figure]:
     """The figures that have rows, the one with the differences first."""
     trials = comparison.trials()
     score = comparison.measure
-    made = [
+    drawn = [
         forest(comparison),
         _training(trials, "held_out", f"{score.capitalize()} during training", score),
         _training(trials, "loss", "Training loss", "training loss"),
         _rates(trials, score),
         _stream(trials),
     ]
-    return [figure for figure in made if figure.rows]
+    return [figure for figure in drawn if figure.rows]
 
 
 def forest(comparison: Comparison) -> Figure:
@@ -66,8 +66,6 @@ def forest(comparison: Comparison) -> Figure:
         x={"field": "difference", "title": f"difference of the {score}"},
         rows="edit",
         order=[row.edit for row in comparison.rows],
-        low="low",
-        high="high",
         series="verdict",
         sources=list(VERDICT_COLOURS),
         facet="family",
@@ -179,8 +177,6 @@ def _stream(trials: Mapping[str, EditTrials]) -> Figure:
         x={"field": "value", "title": None},
         rows="edit",
         order=list(trials),
-        low="low",
-        high="high",
         series="source",
         sources=["reported seeds"],
         facet="signal",

@@ -100,7 +100,7 @@ def _evenness(depths: Sequence[Depth]) -> float:
 
 
 class KnownOutput(nn.Module):
-    """Stands in for a model whose output is known, so that a loss of the model becomes a loss of the output.
+    """Replaces a model whose output is known, so that a loss of the model becomes a loss of the output.
 
     Args:
         model: The model, whose attributes it has.

@@ -97,7 +97,7 @@ def seeds_needed(estimate: float, deviation: float, most: int, comparisons: int 
     return high
 
 
-def effect_range(estimate: float, deviation: float, seeds: int, coverage: float = RANGE) -> tuple[float, float]:
+def effect_range(estimate: float, deviation: float, seeds: int) -> tuple[float, float]:
     """Interval of the true effect, in standard deviations of the difference and in the direction of the estimate.
 
     The ends are the noncentralities of Student's distribution with which the measured ratio, or a larger one, and this
@@ -107,7 +107,6 @@ def effect_range(estimate: float, deviation: float, seeds: int, coverage: float 
         estimate: Mean difference.
         deviation: Standard deviation of the differences, above zero.
         seeds: Number of paired seeds.
-        coverage: Probability that the interval contains the true effect.
     """
     from scipy.special import ndtr
 
@@ -121,7 +120,7 @@ def effect_range(estimate: float, deviation: float, seeds: int, coverage: float 
             low, high = (middle, high) if ndtr(scaled - middle).mean() > probability else (low, middle)
         return low / math.sqrt(seeds)
 
-    return end((1 + coverage) / 2), end((1 - coverage) / 2)
+    return end((1 + RANGE) / 2), end((1 - RANGE) / 2)
 
 
 def seeds_range(

@@ -40,13 +40,11 @@ class SearchState:
         grid: Every learning rate tried, in increasing order.
         missing: Rung and learning rate of the trainings that are needed next; empty if the search is finished.
         best: The best learning rate, once the search is finished.
-        is_interior: Whether smaller and larger learning rates than the best were tried.
     """
 
     grid: tuple[float, ...]
     missing: tuple[tuple[int, float], ...] = ()
     best: float | None = None
-    is_interior: bool = False
 
 
 def default_rates(centre: float) -> tuple[float, ...]:
@@ -95,7 +93,7 @@ def search_state(rates: Sequence[float], scores: Scores) -> SearchState:
             return SearchState(tuple(grid), tuple(missing))
         best = min(promoted, key=lambda rate: _rank(scores[1, rate], rate))
         if not _grow(grid, best, len(rates)):
-            return SearchState(tuple(grid), best=best, is_interior=grid[0] < best < grid[-1])
+            return SearchState(tuple(grid), best=best)
 
 
 def _rank(score: float | None, rate: float) -> tuple[bool, float, float]:

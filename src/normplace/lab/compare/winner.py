@@ -39,7 +39,7 @@ def train_winner(comparison: Comparison, task: Task, folder: str | Path, edit: E
             written.
     """
     trials = comparison.trials()[comparison.winner]
-    record = next((one for one in trials.final if trials.scores[one.seed] is not None), None)
+    record = next((record for record in trials.final if trials.scores[record.seed] is not None), None)
     if record is None:
         raise UsageError(f"every training of {comparison.winner!r} diverged: there is no model to write.")
     config = record.config

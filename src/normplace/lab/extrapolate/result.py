@@ -153,7 +153,9 @@ class Extrapolation:
             **asdict(model.boundedness),
             "r2": model.r2,
             "bound": model.bound,
-            "departures": [{**asdict(one), "target": self._target(one.target)} for one in search.departures],
+            "departures": [
+                {**asdict(departure), "target": self._target(departure.target)} for departure in search.departures
+            ],
             "stays": list(search.stays),
             "distances": DISTANCES.tolist(),
             "lowest": _finite(search.low),

@@ -122,7 +122,7 @@ def open_results(path: Path) -> Iterator[ResultLines]:
 def summary(task: OgbTask, results: Sequence[SeedResult]) -> dict[str, Any]:
     """Mean and standard deviation of the scores over seeds, and the published ones."""
     tests, valids = (
-        [score for one in results if (score := getattr(one, side)) is not None] for side in ("test", "valid")
+        [score for result in results if (score := getattr(result, side)) is not None] for side in ("test", "valid")
     )
     return {"test": _spread(tests), "valid": _spread(valids), "published": asdict(PUBLISHED[task.name])}
 

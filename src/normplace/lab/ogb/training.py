@@ -83,7 +83,7 @@ def split_scores(task: OgbTask, outputs: Mapping[str, Tensor], y: Mapping[str, T
 
 
 def fits(num_bytes: int, device: torch.device) -> bool:
-    """Whether data of this size can be kept on the device beside a network."""
+    """Whether data of this size can be kept on the device together with a network."""
     if device.type == "cpu":
         return True
     free, _ = torch.cuda.mem_get_info(device)

@@ -24,7 +24,7 @@ class ComparedCheck:
     def overlap(self) -> bool | None:
         """Whether the 95% confidence intervals overlap; None if one of the results has no interval."""
         both = (self.yours, self.committed)
-        if any(one.n < one.kind.least for one in both):
+        if any(estimate.n < estimate.kind.least for estimate in both):
             return None
         return self.yours.low <= self.committed.high and self.committed.low <= self.yours.high
 

@@ -89,12 +89,12 @@ def dots(
     x: Mapping[str, Any],
     rows: str,
     order: Sequence[str],
-    low: str,
-    high: str,
     series: str,
     sources: Sequence[str],
     facet: str,
     panels: Sequence[str],
+    low: str = "low",
+    high: str = "high",
 ) -> dict[str, Any]:
     """A point with its interval for each row and source; sources are distinguished by colour and shape.
 
@@ -102,12 +102,12 @@ def dots(
         x: Encoding of the value: at least its ``field``.
         rows: Column that names what was measured.
         order: Its values, from top to bottom.
-        low: Column of the lower end of the interval; a row without it has a point only.
-        high: Column of its upper end.
         series: Column that names the source of a number.
         sources: Its values, in the order of the legend.
         facet: Column with one value per panel.
         panels: Its values, in the order of the panels.
+        low: Column of the lower end of the interval; a row without it has a point only.
+        high: Column of its upper end.
     """
     domain = list(sources)
     along = {"type": "quantitative", "scale": {"zero": False}, **x}

@@ -86,7 +86,7 @@ def load_corpus(sources: Sources = STANDARD_LIBRARY, tokenizer: str = BYTES) -> 
     """
     sources = _source_names(sources)
     installed = package_files(package_roots()) if PACKAGES in sources else []
-    files = [one.file for one in installed] + [file for source in sources for file in source_files(source)]
+    files = [entry.file for entry in installed] + [file for source in sources for file in source_files(source)]
     size = sum(file.size for file in files)
     text = None
     identity = " ".join(absolute_sources(sources))
@@ -172,7 +172,7 @@ def _read_text(sources: Sequence[str], installed: Sequence[PackageFile]) -> _Tex
     packages: tuple[Package, ...] = ()
     for source in sources:
         if source == PACKAGES:
-            _check_size(Path(PACKAGES), sum(one.file.size for one in installed))
+            _check_size(Path(PACKAGES), sum(entry.file.size for entry in installed))
             text = read_packages(installed)
             train, held_out, packages = train + text.train, held_out + text.held_out, text.packages
             continue

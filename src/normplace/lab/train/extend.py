@@ -52,7 +52,7 @@ def find_checkpoint(
             "only runs with --schedule constant or wsd can be extended."
         )
     last = min(_step(path), earlier.decay_start)
-    undecayed = [one for one in complete_checkpoints(folder) if _step(one) <= last]
+    undecayed = [checkpoint for checkpoint in complete_checkpoints(folder) if _step(checkpoint) <= last]
     if not undecayed:
         raise UsageError(
             f"{folder} has no checkpoint from before the decay of the learning rate, which began at step "

@@ -136,7 +136,7 @@ def read_packages(files: Sequence[PackageFile]) -> PackageText:
     sizes: dict[str, list[int]] = {}
     seen: set[bytes] = set()
     with ThreadPoolExecutor(THREADS) as pool:
-        contents = pool.map(_read, (one.file.path for one in files))
+        contents = pool.map(_read, (entry.file.path for entry in files))
         for one, (content, digest) in zip(files, contents, strict=True):
             if digest in seen or b"\0" in content:
                 continue

@@ -92,11 +92,11 @@ def probe_copy(scorer: Scorer, text: HeldOutText, samples: int, seed: int) -> li
 def probe_cloze(scorer: Scorer, text: HeldOutText, samples: int, seed: int) -> list[TaskScore]:
     """Accuracy of recognizing a word of the text among others of as many letters."""
     content = scorer.tokenizer.decode(text.tokens[:LARGEST_TEXT].tolist())
-    found = [match for match in WORD.finditer(content) if match.start() > 1]
+    words = [match for match in WORD.finditer(content) if match.start() > 1]
     by_length: dict[int, set[str]] = {}
-    for match in found:
+    for match in words:
         by_length.setdefault(len(match[0]), set()).add(match[0])
-    usable = [match for match in found if len(by_length[len(match[0])]) >= CHOICES]
+    usable = [match for match in words if len(by_length[len(match[0])]) >= CHOICES]
     if not usable:
         raise UsageError(
             f"the text lacks {CHOICES} different words with as many letters, which cloze needs: give more text."

@@ -164,11 +164,12 @@ def _blocks(config: TransformerConfig) -> list[BlockSpec]:
     return [spec for kind in ("attention", "mlp") for spec in rule.specs(config.depth, kind)]
 
 
-def _describe_placement(theirs: Placement, wanted: Placement) -> str:
+def _describe_placement(placement: Placement, wanted: Placement) -> str:
     """A placement in words that differ from those for ``wanted``."""
-    if theirs.embedding == wanted.embedding:
-        return f"the placement {theirs.equation()}"
-    return f"the placement {theirs.equation()} {'with a' if theirs.embedding else 'without the'} norm on the embedding"
+    if placement.embedding == wanted.embedding:
+        return f"the placement {placement.equation()}"
+    article = "with a" if placement.embedding else "without the"
+    return f"the placement {placement.equation()} {article} norm on the embedding"
 
 
 def _distance(first: Any, second: Any) -> int:

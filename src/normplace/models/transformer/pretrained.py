@@ -69,7 +69,7 @@ def _from_folder(folder: Path) -> Transformer:
 
 
 def _config_of(source: Any) -> TransformerConfig:
-    """Our configuration for one of theirs."""
+    """The configuration of a Transformer from one of Hugging Face."""
     need_transformers()
     import transformers
 

@@ -29,9 +29,9 @@ class RotaryScaling(ABC):
     amplitude = 1.0
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            if isinstance(value := getattr(self, one.name), list):
-                object.__setattr__(self, one.name, tuple(value))
+        for entry in fields(self):
+            if isinstance(value := getattr(self, entry.name), list):
+                object.__setattr__(self, entry.name, tuple(value))
         check_types(self)
 
     @abstractmethod

@@ -114,12 +114,12 @@ def _attention(call: OperatorCall) -> tuple[Value, ...] | None:
         return None
     scores = (query, key)
     bounded_gradient = all(
-        one.bounded_gradient and (one.bounded or not one.depends_on_parameters) for one in (*scores, value)
+        facts.bounded_gradient and (facts.bounded or not facts.depends_on_parameters) for facts in (*scores, value)
     )
     bounded_gradient = bounded_gradient and (
-        all(one.bounded for one in scores) or not any(one.depends_on_parameters for one in scores)
+        all(facts.bounded for facts in scores) or not any(facts.depends_on_parameters for facts in scores)
     )
-    bounded_gradient = bounded_gradient and (value.bounded or not any(one.depends_on_parameters for one in scores))
+    bounded_gradient = bounded_gradient and (value.bounded or not any(facts.depends_on_parameters for facts in scores))
     out = call.result(bounded_gradient=bounded_gradient, **limits(value))
     return (out, *(call.result(output=index, bounded_gradient=False) for index in range(1, len(call.shapes))))
 

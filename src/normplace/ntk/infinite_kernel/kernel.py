@@ -223,7 +223,7 @@ def _select_inputs(layers: list[_Scales], part: slice) -> list[_Scales]:
     def cut(value: Tensor | None) -> Tensor | None:
         return None if value is None else value[part]
 
-    return [_Scales(cut(one.before), one.variance[part], cut(one.mean), cut(one.after)) for one in layers]
+    return [_Scales(cut(layer.before), layer.variance[part], cut(layer.mean), cut(layer.after)) for layer in layers]
 
 
 @overload

@@ -22,7 +22,7 @@ HARDEST = 3e38
 # Edges of a run.
 RUN = 64
 # Rows that are prefetched before they are needed; more would exceed the memory's queue.
-AHEAD = 16
+PREFETCH = 16
 
 
 class Kernels(NamedTuple):
@@ -174,7 +174,7 @@ def _forward(numbers: _Numbers, lanes: Access, count: int, is_power: bool, edge:
     load, store, fill, prefetch_lanes = lanes.load, lanes.store, lanes.fill, lanes.prefetch
     add_term, ask = _term(edge, load), _term_hint(edge, lanes)
     zero, one, half, infinity, hardest = real(0), real(1), real(0.5), real(np.inf), real(HARDEST)
-    ahead = AHEAD // (2 if edge == "dense" else 1)
+    distance = PREFETCH // (2 if edge == "dense" else 1)
     takes_logs = is_power and edge != "none"  # without edge terms they are computed in advance, once for each source
 
     @inlined
@@ -199,7 +199,7 @@ def _forward(numbers: _Numbers, lanes: Access, count: int, is_power: bool, edge:
                     # Two passes over the run: the pivot, then sums relative to it.
                     high = top
                     for place in range(begin, end):
-                        later = min(place + ahead, len(indices) - 1)
+                        later = min(place + distance, len(indices) - 1)
                         prefetch_lanes(x, indices[later], column)
                         ask(terms, ids, edges[later], column)
                         sent = load(x, indices[place], column)
@@ -262,7 +262,7 @@ def _backward(numbers: _Numbers, lanes: Access, count: int, is_power: bool, edge
     load, store, fill, add_up, prefetch_lanes = lanes
     add_term, ask = _term(edge, load), _term_hint(edge, lanes)
     zero, one, infinity, hardest, flat = real(0), real(1), real(np.inf), real(HARDEST), real(-200)
-    ahead = AHEAD // ((3 if is_power else 2) + (2 if edge == "dense" else 0))
+    distance = PREFETCH // ((3 if is_power else 2) + (2 if edge == "dense" else 0))
 
     @inlined
     def add_features(terms, edges, begin, end, kept, d_weight, column):
@@ -303,7 +303,7 @@ def _backward(numbers: _Numbers, lanes: Access, count: int, is_power: bool, edge
                     part, dt = fill(zero), fill(zero)
                     for place in range(begin, end):
                         i, e = indices[place], edges[place]
-                        later = min(place + ahead, len(indices) - 1)
+                        later = min(place + distance, len(indices) - 1)
                         prefetch_lanes(pulled, indices[later], column)
                         if is_power:
                             prefetch_lanes(k, indices[later], column)

@@ -150,7 +150,7 @@ def _add_keys(
 
 @triton.jit(do_not_specialize=["first"])
 def relate(
-    a, b, mean_a, mean_b, scale, weight, y, first, count, T, heads, width, stride, apart,
+    a, b, mean_a, mean_b, scale, weight, y, first, count, T, heads, width, stride, part_stride,
     D: tl.constexpr, ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
     EVEN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, UNROLL: tl.constexpr, PAIRED: tl.constexpr,
     PARTS: tl.constexpr,
@@ -159,7 +159,7 @@ def relate(
 
     If keys are cut into several ``PARTS``, a program takes one, and leaves it for :func:`add_parts` to weigh.
     """
-    y += tl.program_id(2).to(tl.int64) * apart
+    y += tl.program_id(2).to(tl.int64) * part_stride
     local = (tl.program_id(0) % count).to(tl.int64)
     n = local + first
     sequence, head = n // heads, n % heads
@@ -241,13 +241,13 @@ def _add_key_slopes(
 
 @triton.jit(do_not_specialize=["first"])
 def query_gradients(
-    grad, a, b, mean_a, mean_b, scale, factors, weight, da, first, count, T, heads, width, stride, apart,
+    grad, a, b, mean_a, mean_b, scale, factors, weight, da, first, count, T, heads, width, stride, part_stride,
     D: tl.constexpr, ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
     EVEN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, UNROLL: tl.constexpr, PAIRED: tl.constexpr,
     PARTS: tl.constexpr,
 ):  # fmt: skip
     """The sum of s p over all or some keys of a few queries, and the factor c of each pair."""
-    da += tl.program_id(2).to(tl.int64) * apart
+    da += tl.program_id(2).to(tl.int64) * part_stride
     local = (tl.program_id(0) % count).to(tl.int64)
     n = local + first
     sequence, head = n // heads, n % heads
@@ -319,13 +319,13 @@ def _add_query_slopes(
 
 @triton.jit(do_not_specialize=["first"])
 def key_gradients(
-    grad, a, b, mean_a, mean_b, scale, weight, db, first, count, T, heads, width, stride, apart,
+    grad, a, b, mean_a, mean_b, scale, weight, db, first, count, T, heads, width, stride, part_stride,
     D: tl.constexpr, ACT: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
     EVEN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, UNROLL: tl.constexpr, PAIRED: tl.constexpr,
     PARTS: tl.constexpr,
 ):  # fmt: skip
     """Some channels of the sum of s p over all or some queries of a few keys."""
-    db += tl.program_id(2).to(tl.int64) * apart
+    db += tl.program_id(2).to(tl.int64) * part_stride
     local = (tl.program_id(0) % count).to(tl.int64)
     n = local + first
     sequence, head = n // heads, n % heads
@@ -373,11 +373,11 @@ def key_gradients(
 
 
 @triton.jit
-def add_parts(parts, weight, y, apart, D, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+def add_parts(parts, weight, y, part_stride, D, PARTS: tl.constexpr, BLOCK: tl.constexpr):
     """The sum of the parts that :func:`relate` wrote."""
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros([BLOCK], tl.float32)
     for part in tl.static_range(PARTS):
-        total += tl.load(parts + part * apart + place, mask=place < apart, other=0.0)
-    w = tl.load(weight + place // D, mask=place < apart, other=0.0)
-    tl.store(y + place, total * w, mask=place < apart)
+        total += tl.load(parts + part * part_stride + place, mask=place < part_stride, other=0.0)
+    w = tl.load(weight + place // D, mask=place < part_stride, other=0.0)
+    tl.store(y + place, total * w, mask=place < part_stride)

@@ -253,23 +253,23 @@ def add_through_scale(
 
 
 @triton.jit
-def _less_mean(x, out, rows, width, apart, PARTS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+def _less_mean(x, out, rows, width, part_stride, PARTS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     r = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     cols = tl.arange(0, WIDTH)[None, :]
     mask = (r < rows) & (cols < width)
     value = tl.load(x + r * width + cols, mask=mask, other=0.0)
     for part in tl.static_range(1, PARTS):
-        value += tl.load(x + part * apart + r * width + cols, mask=mask, other=0.0)
+        value += tl.load(x + part * part_stride + r * width + cols, mask=mask, other=0.0)
     tl.store(out + r * width + cols, value - (tl.sum(value, 1) / width)[:, None], mask=mask)
 
 
 @triton.jit
 def remove_means(
-    da, db, out_a, out_b, rows, width, apart,
+    da, db, out_a, out_b, rows, width, part_stride,
     PARTS_A: tl.constexpr, PARTS_B: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """A few rows of both gradients: the sums of their parts, centred, in the precision of the output."""
     if tl.program_id(1) == 0:
-        _less_mean(da, out_a, rows, width, apart, PARTS_A, ROWS, WIDTH)
+        _less_mean(da, out_a, rows, width, part_stride, PARTS_A, ROWS, WIDTH)
     else:
-        _less_mean(db, out_b, rows, width, apart, PARTS_B, ROWS, WIDTH)
+        _less_mean(db, out_b, rows, width, part_stride, PARTS_B, ROWS, WIDTH)

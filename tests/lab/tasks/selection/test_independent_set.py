@@ -95,7 +95,7 @@ def test_dependent_sets_raise_a_usage_error():
         improve(graph, [0, 1])
     with pytest.raises(UsageError, match="the set has id 3"):
         is_independent(graph, [3])
-    with pytest.raises(UsageError, match="scores has shape"):
+    with pytest.raises(UsageError, match="scores have shape"):
         greedy_set(graph, [1.0])
 
 

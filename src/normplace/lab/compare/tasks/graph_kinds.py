@@ -69,7 +69,7 @@ class KindsConfig:
 
 
 class KindsTask(Task):
-    """Tell four kinds of random graphs apart: scale-free, uniform, scale-free with triangles, three groups.
+    """Classify random graphs of four kinds: scale-free, uniform, scale-free with triangles, three groups.
 
     Args:
         **settings: The fields of :class:`KindsConfig`.

@@ -205,11 +205,11 @@ def configured_optimizer(module: Any) -> torch.optim.Optimizer:
     if isinstance(configured, tuple | list) and configured and isinstance(configured[0], tuple | list):
         configured = configured[0]  # optimizers and schedulers
     several = configured if isinstance(configured, tuple | list) else [configured]
-    optimizers = [one["optimizer"] if isinstance(one, Mapping) else one for one in several]
+    optimizers = [entry["optimizer"] if isinstance(entry, Mapping) else entry for entry in several]
     if len(optimizers) != 1 or not isinstance(optimizers[0], torch.optim.Optimizer):
         raise UsageError(
             f"configure_optimizers of {type(module).__name__} must return one optimizer, got {len(optimizers)} of "
-            f"{', '.join(type(one).__name__ for one in optimizers)}."
+            f"{', '.join(type(optimizer).__name__ for optimizer in optimizers)}."
         )
     return optimizers[0]
 

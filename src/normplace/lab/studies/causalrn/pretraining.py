@@ -18,23 +18,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from normplace._shared.device import pick_device
-from normplace._shared.fields import check_range, check_types
+from normplace._shared.fields import check_range
 from normplace._shared.output import write_atomic
 from normplace.errors import UsageError, unknown
 from normplace.lab.studies.causalrn.language import matched_network
 from normplace.lab.studies.causalrn.networks import NETWORKS, TITLES
+from normplace.lab.studies.pretrained import PretrainedTrial, held_out_loss, missing_text, text_source
 from normplace.lab.studies.rate_grid import RATES
-from normplace.lab.tasks.data_files import cache_folder, search_settings, unavailable_reason
-from normplace.lab.tasks.sequences.text import STANDARD_LIBRARY, find_text
-from normplace.lab.train.config import TrainConfig
+from normplace.lab.tasks.data_files import cache_folder, search_settings
+from normplace.lab.tasks.sequences.text import STANDARD_LIBRARY
 from normplace.lab.train.corpus import Corpus, load_corpus
 from normplace.lab.train.data import TokenWindows, spread_sequences
 from normplace.lab.train.optimizer import graphed_adamw
-from normplace.lab.train.packages import PACKAGES
-from normplace.lab.train.steps import Pause, StepHistory, take_steps, token_loss
+from normplace.lab.train.steps import Pause, StepHistory, take_steps
 from normplace.lab.train.tokenizer import BYTES, learn_tokenizer
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.sequence import SequenceModel, count_parameters
@@ -51,27 +49,12 @@ SPEED_EVERY = 50
 
 
 @dataclass(frozen=True, kw_only=True)
-class PretrainingTrial:
+class PretrainingTrial(PretrainedTrial):
     """One network on one text.
 
     Args:
         network: Name of the network, at the Transformer's parameter count.
         vocab: Number of tokens; 256 for bytes.
-        learning_rate: AdamW's peak learning rate; a cosine schedule decays it to a tenth.
-        seed: Random seed of the initial weights and the data order.
-        tokens: Training tokens, rounded to whole steps.
-        text: Name of the text: ``packages``, ``python``, or one that :func:`find_text` finds.
-        dim: Width of the stream.
-        depth: Number of layers.
-        heads: Number of attention heads.
-        context: Context length in tokens.
-        batch_size: Sequences per step.
-        accumulate: Gradient accumulation steps.
-        warm_up: Fraction of the steps in which the learning rate rises.
-        weight_decay: AdamW's weight decay of matrices.
-        exam: Held-out sequences; every other one selects learning rates, the rest give the score.
-        precision: ``float32`` or ``bfloat16``, of matrix products.
-        device: Device to train on: ``auto``, ``cpu`` or ``cuda``.
         cuda_graph: Whether to replay training steps as a CUDA graph on a GPU.
 
     Raises:
@@ -80,50 +63,19 @@ class PretrainingTrial:
 
     network: str
     vocab: int
-    learning_rate: float
-    seed: int
-    tokens: int
-    text: str = PACKAGES
     dim: int = 256
     depth: int = 6
     heads: int = 4
     context: int = 256
     batch_size: int = 128
-    accumulate: int = 1
-    warm_up: float = 0.05
-    weight_decay: float = 0.1
     exam: int = 2048
-    precision: str = "bfloat16"
-    device: str = "auto"
     cuda_graph: bool = True
 
     def __post_init__(self) -> None:
-        check_types(self)
-        check_range(self, "exam", "tokens", least=2)
-        check_range(self, "dim", "depth", "heads", least=1)
+        super().__post_init__()
         check_range(self, "vocab", least=BYTE_VALUES)
         if self.network not in NETWORKS:
             raise unknown("network", self.network, NETWORKS)
-        self.train_config()  # raises for the other fields
-
-    @property
-    def steps(self) -> int:
-        """Number of optimizer steps."""
-        return max(1, round(self.tokens / (self.context * self.batch_size)))
-
-    def train_config(self) -> TrainConfig:
-        """The settings of the training loop."""
-        return TrainConfig(
-            context=self.context,
-            batch=self.batch_size,
-            accumulate=self.accumulate,
-            steps=self.steps,
-            learning_rate=self.learning_rate,
-            warm_up=self.warm_up,
-            weight_decay=self.weight_decay,
-            seed=self.seed,
-            precision=self.precision,
-        )
 
 
 @dataclass(frozen=True)
@@ -198,7 +150,7 @@ def pretraining_text(name: str, vocab: int = BYTE_VALUES) -> Corpus:
 
 @functools.lru_cache(maxsize=2)
 def _pretraining_text(name: str, vocab: int, settings: tuple[str, ...]) -> Corpus:
-    source = name if name in {PACKAGES, STANDARD_LIBRARY} else str(find_text(name))
+    source = text_source(name)
     if vocab == BYTE_VALUES:
         return load_corpus(source, BYTES)
     bytes_of_text = _pretraining_text(name, BYTE_VALUES, settings)
@@ -258,15 +210,6 @@ def run(trial: PretrainingTrial, pause: Pause | None = None) -> Outcome:
     )
     losses = [held_out_loss(model, part, trial) for part in (exam[::2], exam[1::2])]
     return outcome(trial, corpus, history, losses, count_parameters(model), device, clock.steps_per_second())
-
-
-@torch.no_grad()
-def held_out_loss(model: SequenceModel, sequences: Tensor, trial: PretrainingTrial) -> float:
-    """Nats per token of held-out sequences."""
-    model.eval()
-    parts = sequences.split(max(1, trial.batch_size // trial.accumulate))
-    total = torch.stack([token_loss(model, part, trial.precision, "sum").double() for part in parts]).sum()
-    return float(total) / (len(sequences) * trial.context)
 
 
 def outcome(
@@ -329,9 +272,7 @@ def _unavailable(trial: PretrainingTrial) -> str | None:
         return "millions of tokens need a GPU; there, run scripts/run_pretraining.py --study causalrn"
     if trial.vocab > BYTE_VALUES and importlib.util.find_spec("tokenizers") is None:
         return "a learned vocabulary needs 'tokenizers': pip install 'normplace[train]'"
-    if trial.text in {PACKAGES, STANDARD_LIBRARY}:
-        return None
-    return unavailable_reason(find_text, trial.text)
+    return missing_text(trial)
 
 
 PART = Part(

@@ -21,43 +21,63 @@ from normplace.models.graph_parts import SumOfEmbeddings
 from normplace.placement import Scale
 
 SEEDS = 5
+LEARNED_SOFTMAX = "softmax learned"
+"""The aggregation of the published network."""
 
 
-@dataclass(frozen=True)
-class MolhivTrial:
-    """One network on the molecules.
+@dataclass(frozen=True, kw_only=True)
+class MoleculeTrial:
+    """One seed of the published network on the molecules; the parts differ in their recipes.
 
     Args:
         seed: Random seed of the initial weights, the batch order and dropout.
-        aggregation: Name of the aggregation.
         depth: Number of convolutions; the first has no norm, activation and skip.
         dim: Width of the stream.
         dropout: Dropout probability in branches and before the head.
-        virtual_node: Whether each molecule has a virtual node.
         epochs: Number of epochs.
         batch_size: Molecules per step.
         learning_rate: Adam's learning rate.
         path: Path of the data file; if empty, the file is searched for.
         device: Device to train on: ``auto``, ``cpu`` or ``cuda``.
+
+    Raises:
+        UsageError: If a number is too small.
     """
 
     seed: int
-    aggregation: str = "softmax learned"
     depth: int = 7
     dim: int = 256
     dropout: float = 0.2
-    virtual_node: bool = False
-    epochs: int = 100
-    batch_size: int = 256
-    learning_rate: float = 3e-4
+    epochs: int
+    batch_size: int
+    learning_rate: float
     path: str = ""
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        if self.aggregation not in AGGREGATIONS:
-            raise unknown("aggregation", self.aggregation, AGGREGATIONS)
         expect_at_least(2, self, "depth", "batch_size")
         expect_at_least(1, self, "dim", "epochs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MolhivTrial(MoleculeTrial):
+    """One network on the molecules.
+
+    Args:
+        aggregation: Name of the aggregation.
+        virtual_node: Whether each molecule has a virtual node.
+    """
+
+    epochs: int = 100
+    batch_size: int = 256
+    learning_rate: float = 3e-4
+    aggregation: str = LEARNED_SOFTMAX
+    virtual_node: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.aggregation not in AGGREGATIONS:
+            raise unknown("aggregation", self.aggregation, AGGREGATIONS)
 
 
 class BondConv(nn.Module):
@@ -77,14 +97,22 @@ class BondConv(nn.Module):
         return self.conv(x, edge_index, edge_attr=self.bonds(edge_attr))
 
 
-def build(trial: MolhivTrial, scale: Scale | None = None) -> GraphStack:
+def build(
+    trial: MoleculeTrial,
+    *,
+    aggregation: str = LEARNED_SOFTMAX,
+    virtual_node: bool = False,
+    scale: Scale | None = None,
+) -> GraphStack:
     """Build the published network: res+, a stem, BatchNorm, dropout in branches and before the head, mean readout.
 
     Args:
         trial: The trial.
+        aggregation: Name of the aggregation.
+        virtual_node: Whether each molecule has a virtual node.
         scale: A scale at the norms of the blocks, which the published network does not have.
     """
-    conv = conv_factory(trial.aggregation)
+    conv = conv_factory(aggregation)
     return GraphStack.named(
         "res+",
         lambda in_dim, out_dim: BondConv(conv(in_dim, out_dim), in_dim),
@@ -96,7 +124,7 @@ def build(trial: MolhivTrial, scale: Scale | None = None) -> GraphStack:
         embedding=SumOfEmbeddings(ATOM_SIZES, trial.dim),
         stem=True,
         dropout=Dropout(branch=trial.dropout, head=trial.dropout),
-        virtual_node=trial.virtual_node,
+        virtual_node=virtual_node,
         readout="mean",
         scale=scale,
     )
@@ -106,9 +134,9 @@ def plan(scale: str) -> Iterator[MolhivTrial]:
     """Five seeds of the published network at ``full``; one small network at ``smoke``."""
     if scale == "full":
         for seed in range(SEEDS):
-            yield MolhivTrial(seed)
+            yield MolhivTrial(seed=seed)
     elif scale == "smoke":
-        yield MolhivTrial(0, dim=8, depth=2, epochs=1, batch_size=4096)
+        yield MolhivTrial(seed=0, dim=8, depth=2, epochs=1, batch_size=4096)
 
 
 def predict(model: nn.Module, data: Molecules, numbers: Tensor, batch_size: int = 2048) -> Tensor:
@@ -150,7 +178,7 @@ def run(trial: MolhivTrial) -> Outcome:
     data = load_molhiv(trial.path).to(device)
     with torch.random.fork_rng(list(range(torch.cuda.device_count()))):
         torch.manual_seed(trial.seed)
-        model = build(trial).to(device)
+        model = build(trial, aggregation=trial.aggregation, virtual_node=trial.virtual_node).to(device)
         scores = list(_train(model, trial, data))
     best = max(range(len(scores)), key=lambda epoch: scores[epoch][0])
     temperature = learned_scalars(model, "t")

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from normplace._shared.device import pick_device
-from normplace.errors import expect_at_least, unknown
-from normplace.lab.studies.deepergcn.molhiv import MolhivTrial, build
+from normplace.errors import unknown
+from normplace.lab.studies.deepergcn.molhiv import MoleculeTrial, build
 from normplace.lab.studies.deepergcn.molhiv_batches import (
     FixedBatch,
     Room,
@@ -45,39 +45,23 @@ EVALUATED = 1024
 """Molecules per batch in evaluations."""
 
 
-@dataclass(frozen=True)
-class OfficialTrial:
+@dataclass(frozen=True, kw_only=True)
+class OfficialTrial(MoleculeTrial):
     """One seed of the network.
 
     Args:
-        seed: Random seed of the initial weights, the batch order and dropout.
         scale: ``none``, or ``degree`` for a division by the degree after the norm of every block.
-        depth: Number of convolutions; the first has no norm, activation and skip.
-        dim: Width of the stream.
-        dropout: Dropout probability in branches and before the readout.
-        epochs: Number of epochs.
-        batch_size: Molecules per step.
-        learning_rate: Adam's learning rate.
-        path: Path of the data file; if empty, the file is searched for.
-        device: Device to train on: ``auto``, ``cpu`` or ``cuda``.
     """
 
-    seed: int
     scale: str = "none"
-    depth: int = 7
-    dim: int = 256
-    dropout: float = 0.2
     epochs: int = 300
     batch_size: int = 32
     learning_rate: float = 1e-4
-    path: str = ""
-    device: str = "auto"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.scale not in SCALES:
             raise unknown("scale", self.scale, SCALES)
-        expect_at_least(2, self, "depth", "batch_size")
-        expect_at_least(1, self, "dim", "epochs")
 
 
 def plan(scale: str) -> Iterator[OfficialTrial]:
@@ -85,10 +69,10 @@ def plan(scale: str) -> Iterator[OfficialTrial]:
     if scale == "full":
         for kind, seeds in SEEDS.items():
             for seed in range(seeds):
-                yield OfficialTrial(seed, kind)
+                yield OfficialTrial(seed=seed, scale=kind)
     elif scale == "smoke":
         for kind in SCALES:
-            yield OfficialTrial(0, kind, dim=8, depth=2, epochs=1, batch_size=4096)
+            yield OfficialTrial(seed=0, scale=kind, dim=8, depth=2, epochs=1, batch_size=4096)
 
 
 def run(trial: OfficialTrial) -> Outcome:
@@ -113,8 +97,7 @@ def networks(trials: Sequence[OfficialTrial]) -> MoleculeNetworks:
     for trial in trials:
         with torch.random.fork_rng([]):
             torch.manual_seed(trial.seed)
-            shape = MolhivTrial(trial.seed, depth=trial.depth, dim=trial.dim, dropout=trial.dropout)
-            models.append(build(shape, POSTDEG if trial.scale == "degree" else None))
+            models.append(build(trial, scale=POSTDEG if trial.scale == "degree" else None))
     return MoleculeNetworks(models, trials[0].dropout, [trial.scale == "degree" for trial in trials])
 
 

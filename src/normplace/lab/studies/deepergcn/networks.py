@@ -34,13 +34,12 @@ FIXED = ("mean", "max", "sum", "softmax")
 LEARNED = ("softmax learned", "power mean learned")
 
 
-def conv_factory(aggregation: str, *, msg_norm: bool = False, edge_dim: int | None = None) -> Callable[..., nn.Module]:
+def conv_factory(aggregation: str, *, msg_norm: bool = False) -> Callable[..., nn.Module]:
     """A factory of generalized convolutions.
 
     Args:
         aggregation: A key of :data:`AGGREGATIONS` or :data:`MORE_AGGREGATIONS`, with or without :data:`OWN_WEIGHTS`.
         msg_norm: Whether to use MsgNorm with a learned scale.
-        edge_dim: Width of the edge features, if any.
 
     Raises:
         UsageError: If the aggregation is unknown.
@@ -49,7 +48,7 @@ def conv_factory(aggregation: str, *, msg_norm: bool = False, edge_dim: int | No
     from normplace.models import GENConv
 
     named = (AGGREGATIONS | MORE_AGGREGATIONS)[aggregation.removesuffix(OWN_WEIGHTS)]
-    options = named | {"msg_norm": msg_norm, "learn_msg_scale": msg_norm, "edge_dim": edge_dim}
+    options: dict[str, Any] = named | {"msg_norm": msg_norm, "learn_msg_scale": msg_norm}
 
     def build(in_dim: int, out_dim: int) -> nn.Module:
         per_channel = {"aggr_kwargs": named["aggr_kwargs"] | {"channels": out_dim}} if "aggr_kwargs" in named else {}

@@ -265,7 +265,7 @@ class MaskAndScale(torch.autograd.Function):
 class DropoutMasks:
     """Draws the masks of all dropout layers of a step at once: one kernel per network, instead of one per layer too.
 
-    The first step draws them layer by layer, which tells their sizes.
+    The first step draws them layer by layer, which determines their sizes.
 
     Args:
         model: A network of :func:`stack_networks`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from normplace.lab.studies.extrapolation.protein import TITLES, ProteinTrial, run, why_unavailable
+from normplace.lab.studies.extrapolation.protein import SIZES, TITLES, ProteinTrial, run, why_unavailable
 from normplace.lab.trials.study import Part
 
 LEARNERS = ("none", "first", "xgboost")
@@ -15,12 +15,7 @@ def plan(scale: str) -> Iterator[ProteinTrial]:
     """The sizes of the part ``protein``."""
     for seed in range(FIRST_SEED, FIRST_SEED + (2 if scale == "smoke" else 5)):
         for learner in LEARNERS:
-            if scale == "smoke":
-                yield ProteinTrial(learner, seed, rows=500, epochs=10, rounds=5)
-            elif scale == "laptop":
-                yield ProteinTrial(learner, seed, rows=6000, epochs=500)
-            else:
-                yield ProteinTrial(learner, seed)
+            yield ProteinTrial(learner, seed, **SIZES[scale])
 
 
 PART = Part(

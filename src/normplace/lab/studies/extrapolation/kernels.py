@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from normplace.lab.studies.extrapolation.networks import NAMES, VARIANTS, build_network
 from normplace.lab.tasks.regression.toy import growth_exponent
@@ -38,7 +39,7 @@ def plan(scale: str) -> Iterator[KernelTrial]:
             yield KernelTrial(norm_at, seed)
 
 
-def grid() -> torch.Tensor:
+def grid() -> Tensor:
     """The inputs as a column; zero is not included."""
     return torch.linspace(-REACH, REACH, POINTS, dtype=torch.float64)[:, None]
 
@@ -55,19 +56,30 @@ def limit(norm_at: str, bias_std: float = 0.1) -> FullyConnected:
     )
 
 
-def run(trial: KernelTrial) -> Outcome:
-    """Initialize a network in NTK parametrization and compute its kernel on the grid."""
+def initial_kernel(trial: KernelTrial) -> Tensor:
+    """The kernel on the grid of a network with initial weights in NTK parametrization."""
     generator = torch.Generator().manual_seed(trial.seed)
     model = build_network(1, trial.width, trial.norm_at, generator, parametrization="ntk", dtype=torch.float64)
+    return empirical(model, grid())
+
+
+def outward_growth(values: Tensor) -> float:
+    """The exponent with which values on the grid grow from the first input above 10 to the last."""
     x = grid()
-    kernel = empirical(model, x)
-    wide = infinite(limit(trial.norm_at), x)
-    assert isinstance(wide, torch.Tensor)
-    diagonal, middle = kernel.diagonal(), int((x > 10).nonzero()[0][0])
+    middle = int((x > 10).nonzero()[0][0])
+    return growth_exponent(float(values[middle]), float(values[-1]), REACH / float(x[middle]))
+
+
+def run(trial: KernelTrial) -> Outcome:
+    """Compare the kernel of a network with that of its infinite-width limit."""
+    kernel = initial_kernel(trial)
+    wide = infinite(limit(trial.norm_at), grid())
+    assert isinstance(wide, Tensor)
+    diagonal = kernel.diagonal()
     upper = torch.triu_indices(POINTS, POINTS)
     return Outcome(
         metrics={
-            "diagonal_growth": growth_exponent(float(diagonal[middle]), float(diagonal[-1]), REACH / float(x[middle])),
+            "diagonal_growth": outward_growth(diagonal),
             "diagonal_largest": float(diagonal.max()),
             "distance_to_infinite": float((kernel - wide).norm() / wide.norm()),
         },

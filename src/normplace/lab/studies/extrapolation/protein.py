@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -24,6 +25,12 @@ from normplace.lab.trials.study import Outcome, Part
 LEARNERS = (*VARIANTS, "xgboost")
 TITLES = {**NAMES, "xgboost": "XGBoost"}
 PREDICTION_EDGES = [float(edge) for edge in range(-10, 62, 2)]
+SIZES: dict[str, dict[str, Any]] = {
+    "smoke": {"rows": 500, "epochs": 10, "rounds": 5},
+    "laptop": {"rows": 6000, "epochs": 500},
+    "full": {},
+}
+"""Sizes by scale: those of the paper at ``full``, our choice otherwise."""
 AREA_EDGES = [float(edge) for edge in range(2_000, 42_000, 2_000)]
 
 
@@ -63,15 +70,10 @@ class ProteinTrial:
 
 
 def plan(scale: str) -> Iterator[ProteinTrial]:
-    """The paper's sizes at ``full``; at ``laptop`` its ten seeds with fewer rows and epochs, our choice."""
+    """Every learner with the paper's ten seeds; two seeds at ``smoke``."""
     for seed in range(2 if scale == "smoke" else 10):
         for learner in LEARNERS:
-            if scale == "smoke":
-                yield ProteinTrial(learner, seed, rows=500, epochs=10, rounds=5)
-            elif scale == "laptop":
-                yield ProteinTrial(learner, seed, rows=6000, epochs=500)
-            else:
-                yield ProteinTrial(learner, seed)
+            yield ProteinTrial(learner, seed, **SIZES[scale])
 
 
 def why_unavailable(trial: ProteinTrial) -> str | None:

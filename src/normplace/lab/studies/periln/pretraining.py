@@ -22,21 +22,20 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from normplace._shared.device import pick_device
-from normplace._shared.fields import check_range, check_types
+from normplace._shared.fields import check_range
 from normplace.analysis.signal_probe.probe import Probe
 from normplace.errors import unknown
 from normplace.lab.studies.periln.pretraining_signals import headline_numbers, measure_signals, series_of
 from normplace.lab.studies.periln.training import BYTES, STUCK_MARGIN, diverged
+from normplace.lab.studies.pretrained import PretrainedTrial, held_out_loss, missing_text, text_source
 from normplace.lab.studies.rate_grid import RATES
-from normplace.lab.tasks.data_files import search_settings, unavailable_reason
-from normplace.lab.tasks.sequences.text import STANDARD_LIBRARY, find_text
+from normplace.lab.tasks.data_files import search_settings
+from normplace.lab.tasks.sequences.text import STANDARD_LIBRARY
 from normplace.lab.train.compiling import compile_layers
-from normplace.lab.train.config import TrainConfig
 from normplace.lab.train.corpus import Corpus, load_corpus
 from normplace.lab.train.data import TokenWindows, spread_sequences
 from normplace.lab.train.optimizer import parameter_groups
-from normplace.lab.train.packages import PACKAGES
-from normplace.lab.train.steps import Pause, StepHistory, spikes, take_steps, token_loss
+from normplace.lab.train.steps import Pause, StepHistory, spikes, take_steps
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.transformer import AttentionConfig, Transformer, TransformerConfig
 from normplace.placement import Placement
@@ -76,78 +75,34 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class PretrainingTrial:
+class PretrainingTrial(PretrainedTrial):
     """One Transformer.
 
     Args:
         placement: Name of the placement.
-        learning_rate: AdamW's peak learning rate; a cosine schedule decays it to a tenth.
-        seed: Random seed of the initial weights and the data order.
-        tokens: Training tokens, rounded to whole steps.
         variant: ``main``, or one of :data:`VARIANTS`, which changes one thing.
-        text: Name of the text: ``packages``, ``python``, or one that :func:`find_text` finds.
-        dim: Width of the stream.
-        depth: Number of layers.
-        heads: Number of attention heads.
-        context: Context length in tokens.
-        batch_size: Sequences per step.
-        accumulate: Gradient accumulation steps.
-        warm_up: Fraction of the steps in which the learning rate rises.
-        weight_decay: AdamW's weight decay of matrices.
-        exam: Held-out sequences; every other one selects learning rates, the rest give the score.
         probe: Held-out sequences that signals are measured on.
-        precision: ``float32`` or ``bfloat16``, of matrix products.
-        device: Device to train on: ``auto``, ``cpu`` or ``cuda``.
 
     Raises:
         UsageError: If the placement or variant is unknown, or a number is out of range.
     """
 
     placement: str
-    learning_rate: float
-    seed: int
-    tokens: int
     variant: str = MAIN
-    text: str = PACKAGES
     dim: int = 512
     depth: int = 24
     heads: int = 8
     context: int = 1024
     batch_size: int = 96
-    accumulate: int = 1
-    warm_up: float = 0.05
-    weight_decay: float = 0.1
     exam: int = 1024
     probe: int = 8
-    precision: str = "bfloat16"
-    device: str = "auto"
 
     def __post_init__(self) -> None:
-        check_types(self)
-        check_range(self, "exam", "probe", "tokens", least=2)
+        super().__post_init__()
+        check_range(self, "probe", least=2)
         Placement.named(self.placement)
         if self.variant not in VARIANTS:
             raise unknown("variant", self.variant, VARIANTS)
-        self.train_config()  # raises for the other fields
-
-    @property
-    def steps(self) -> int:
-        """Number of optimizer steps."""
-        return max(1, round(self.tokens / (self.context * self.batch_size)))
-
-    def train_config(self) -> TrainConfig:
-        """The settings of the training loop."""
-        return TrainConfig(
-            context=self.context,
-            batch=self.batch_size,
-            accumulate=self.accumulate,
-            steps=self.steps,
-            learning_rate=self.learning_rate,
-            warm_up=self.warm_up,
-            weight_decay=self.weight_decay,
-            seed=self.seed,
-            precision=self.precision,
-        )
 
 
 @dataclass(frozen=True)
@@ -257,7 +212,7 @@ def pretraining_text(name: str) -> PretrainingText:
 
 @functools.lru_cache(maxsize=1)
 def _pretraining_text(name: str, _settings: tuple[str, ...]) -> PretrainingText:
-    corpus = load_corpus(name if name in {PACKAGES, STANDARD_LIBRARY} else str(find_text(name)))
+    corpus = load_corpus(text_source(name))
     pairs = np.ones((BYTES, BYTES))  # add-one smoothing
     for start in range(0, min(SAMPLE, len(corpus.train)), 1 << 22):
         piece = np.asarray(corpus.train[start : start + (1 << 22)], dtype=np.int64)
@@ -308,23 +263,14 @@ def run(trial: PretrainingTrial, pause: Pause | None = None) -> Outcome:
         measure_at={round(share * trial.steps) for share in MOMENTS},
         pause=pause,
     )
-    choosing, test = (held_out_bits(model, part, trial, device) for part in (exam[::2], exam[1::2]))
+    with eagerly(device):
+        choosing, test = (held_out_loss(model, part, trial) / math.log(2) for part in (exam[::2], exam[1::2]))
     return outcome(trial, text, history, choosing, test)
 
 
 def eagerly(device: torch.device) -> Any:
     """A context without compiled code: evaluation would compile every layer once more."""
     return torch.compiler.set_stance("force_eager") if device.type == "cuda" else nullcontext()
-
-
-@torch.no_grad()
-def held_out_bits(model: Transformer, sequences: Tensor, trial: PretrainingTrial, device: torch.device) -> float:
-    """Bits per byte of held-out sequences."""
-    model.eval()
-    with eagerly(device):
-        parts = sequences.split(max(1, trial.batch_size // trial.accumulate))
-        total = torch.stack([token_loss(model, part, trial.precision, "sum").double() for part in parts]).sum()
-    return float(total) / (len(sequences) * trial.context) / math.log(2)
 
 
 def outcome(
@@ -376,9 +322,7 @@ def _reduced(values: Sequence[float], blocks: Sequence[np.ndarray], function: An
 def _unavailable(trial: PretrainingTrial) -> str | None:
     if trial.tokens >= FULL.short and not torch.cuda.is_available():
         return "24 layers on millions of tokens need a GPU; there, run scripts/run_pretraining.py"
-    if trial.text in {PACKAGES, STANDARD_LIBRARY}:
-        return None
-    return unavailable_reason(find_text, trial.text)
+    return missing_text(trial)
 
 
 PART = Part(

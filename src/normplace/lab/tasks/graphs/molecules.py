@@ -19,6 +19,7 @@ from torch import Tensor
 
 from normplace.errors import UsageError
 from normplace.lab.tasks.data_files import DATA, cached_by_file, find_file, read_arrays, store_arrays
+from normplace.lab.tasks.graphs.gathering import gather_graphs
 
 TOPIC = "graphs/molhiv"
 GRAPHS, SPLIT = "molhiv_graphs.npz", "scaffold_split.npz"
@@ -98,39 +99,14 @@ class Molecules:
         Raises:
             UsageError: If an index is out of range, or there are none.
         """
-        if not len(indices) or int(indices.min()) < 0 or int(indices.max()) >= len(self):
-            raise UsageError(f"a batch needs at least one molecule, with indices from 0 to {len(self) - 1}.")
-        device = self.x.device
-        graph, atoms = gather(self.nodes, indices, device)
-        owner, bonds = gather(self.edges, indices, device)
-        counts = self.nodes[indices]
-        first = (counts.cumsum(0) - counts).to(device)
+        chosen = gather_graphs(self.nodes, self.edges, indices, self.edge_index, "molecule")
         return MoleculeBatch(
-            x=self.x[atoms].long(),
-            edge_index=self.edge_index[:, bonds].long() + first[owner],
-            bond=self.bond[bonds].long(),
-            batch=graph,
-            y=self.y[indices.to(device)].float(),
+            x=self.x[chosen.nodes].long(),
+            edge_index=chosen.edge_index,
+            bond=self.bond[chosen.edges].long(),
+            batch=chosen.batch,
+            y=self.y[indices.to(self.x.device)].float(),
         )
-
-
-def gather(sizes: Tensor, indices: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The concatenated rows of chosen items.
-
-    Args:
-        sizes: Number of rows of each item, on the CPU.
-        indices: The chosen items, on the CPU.
-        device: Where the result is needed.
-
-    Returns:
-        For each row, the position of its item in ``indices``, and its index among the rows of all items.
-    """
-    chosen = sizes[indices]
-    total = int(chosen.sum())
-    first = sizes.cumsum(0)[indices] - chosen  # of each item among all rows
-    shift = first - (chosen.cumsum(0) - chosen)
-    position = torch.repeat_interleave(chosen.to(device), output_size=total)
-    return position, torch.arange(total, device=device) + shift.to(device)[position]
 
 
 def check_categories(name: str, table: np.ndarray, sizes: Sequence[int], source: str) -> None:

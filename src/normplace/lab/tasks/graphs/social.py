@@ -102,8 +102,8 @@ def load_social(name: str, target: str = "") -> LabelledGraph:
 def _find(files: SocialFiles, endings: Sequence[str]) -> Path | None:
     names = [prefix + files.stem + ending for ending in endings for prefix in ("musae_", "")]
     # Names without a folder, such as DE.json, are only looked for in the graph's own folder.
-    found = (find_file("", f"{TOPIC}/{folder}", names) for folder in files.folders)
-    return next((path for path in found if path is not None), None)
+    paths = (find_file("", f"{TOPIC}/{folder}", names) for folder in files.folders)
+    return next((path for path in paths if path is not None), None)
 
 
 def read_social(

@@ -74,7 +74,7 @@ def check_orders(graph: Graph, orders: NDArray[np.int64]) -> NDArray[np.int64]:
     return rows.astype(np.int64)
 
 
-def check_scores(graph: Graph, scores: ArrayLike, what: str = "scores") -> NDArray[np.float64]:
+def check_scores(graph: Graph, scores: ArrayLike) -> NDArray[np.float64]:
     """The scores of the nodes as an array.
 
     Raises:
@@ -83,11 +83,11 @@ def check_scores(graph: Graph, scores: ArrayLike, what: str = "scores") -> NDArr
     try:
         values = np.asarray(scores, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise UsageError(f"{what} must have one number for each of {graph.num_nodes} nodes.") from error
+        raise UsageError(f"scores must be one number for each of {graph.num_nodes} nodes.") from error
     if values.shape != (graph.num_nodes,):
-        raise UsageError(f"{what} has shape {values.shape}: pass one number for each of {graph.num_nodes} nodes.")
+        raise UsageError(f"scores have shape {values.shape}: pass one number for each of {graph.num_nodes} nodes.")
     if np.isnan(values).any():
-        raise UsageError(f"{what} has NaN at node {int(np.flatnonzero(np.isnan(values))[0])}.")
+        raise UsageError(f"scores have NaN at node {int(np.flatnonzero(np.isnan(values))[0])}.")
     return values
 
 

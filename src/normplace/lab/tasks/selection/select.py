@@ -160,7 +160,7 @@ def _influence(
     reached = [spread(graph, order[:size], simulations=simulations, seed=seed) for size in sizes]
     low, high = reached[-1].interval
     numbers = {"seeds": most, "reached": reached[-1].mean, "low": low, "high": high}
-    shares = [one.mean / graph.num_nodes for one in reached]
+    shares = [spread.mean / graph.num_nodes for spread in reached]
     return SelectionResult(order[:most], numbers, {"seeds": sizes.astype(float).tolist(), "reached": shares})
 
 

@@ -50,15 +50,15 @@ def head_rows(name: str) -> tuple[Row, ...]:
 
 
 def llama_rows(norms: dict[str, str], gains: Layout = SAME) -> tuple[Row, ...]:
-    """Weights of the descendants of Llama; ``norms`` maps their norms in a layer to ours."""
-    layer, ours = "model.layers.{}.", "layers.{}."
+    """Weights of the descendants of Llama; ``norms`` maps Hugging Face's norms of a layer to those here."""
+    hf, own = "model.layers.{}.", "layers.{}."
     matrices = {f"self_attn.{name[0]}_proj": f"attention.branch.{name}" for name in ("query", "key", "value", "output")}
     matrices |= {f"mlp.{name}_proj": f"mlp.branch.{name}" for name in ("gate", "up", "down")}
     return (
         *rows({"model.embed_tokens": "embed"}),
         *head_rows("lm_head"),
-        *rows(matrices, layer, ours),
-        *rows(norms, layer, ours, gains),
+        *rows(matrices, hf, own),
+        *rows(norms, hf, own, gains),
         *rows({"model.norm": "final_norm"}, layout=gains),
     )
 

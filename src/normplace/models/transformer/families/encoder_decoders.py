@@ -40,20 +40,20 @@ def _ungated(config: TransformerConfig) -> bool:
     return not _gated(config)
 
 
-def _t5_rows(theirs: str, ours: str, branches: Mapping[str, str]) -> tuple[Row, ...]:
+def _t5_rows(hf: str, own: str, branches: Mapping[str, str]) -> tuple[Row, ...]:
     """Weights of one of T5's stacks.
 
     Args:
-        theirs: Start of their names.
-        ours: Start of our names.
-        branches: Our branches by theirs, in the order of their layers.
+        hf: Common start of Hugging Face's names.
+        own: Common start of the names here.
+        branches: Branches here by Hugging Face's name, in the order of their layers.
     """
     found: list[Row] = [
-        *rows({"block.0.layer.0.SelfAttention.relative_attention_bias": "relative"}, theirs, ours),
-        *rows({"final_layer_norm": "final_norm"}, theirs, ours),
+        *rows({"block.0.layer.0.SelfAttention.relative_attention_bias": "relative"}, hf, own),
+        *rows({"final_layer_norm": "final_norm"}, hf, own),
     ]
     for number, (module, branch) in enumerate(branches.items()):
-        layer, block = f"{theirs}block.{{}}.layer.{number}.", f"{ours}layers.{{}}.{branch}."
+        layer, block = f"{hf}block.{{}}.layer.{number}.", f"{own}layers.{{}}.{branch}."
         found += rows({"layer_norm": "input_norm"}, layer, block)
         if branch != "mlp":
             found += rows(

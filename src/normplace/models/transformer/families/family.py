@@ -25,23 +25,24 @@ SWITCHES = frozenset({"add_cross_attention", "is_decoder", "is_encoder_decoder",
 """Keys of every configuration that are supported at False, unless a rule of the family translates them."""
 
 Link = tuple[str, tuple[str, ...], Layout]
-"""Their key, our keys, and the layout."""
+"""A key of Hugging Face, the keys here, and the layout."""
 
 
 class Row(NamedTuple):
     """Modules with the same weights.
 
     Args:
-        theirs: Name of their module; ``{}`` stands for the number of the layer, and ``|`` separates the names of
+        hf: Name of Hugging Face's module, with ``{}`` for the number of the layer; ``|`` separates the names of
             different versions of transformers.
-        ours: Names of ours, several if theirs holds several. A row without a counterpart in the network is skipped.
-        layout: How theirs holds ours.
+        own: Names of the modules here, several if one of Hugging Face holds several. A row without a counterpart in
+            the network is skipped.
+        layout: How the weight of Hugging Face holds those here.
         when: Whether the row applies to a network; None for always.
-        parameter: Whether ``theirs`` is the name of a parameter, which holds our weights, instead of a module.
+        parameter: Whether ``hf`` is the name of a parameter, which holds the weights, instead of a module.
     """
 
-    theirs: str
-    ours: tuple[str, ...]
+    hf: str
+    own: tuple[str, ...]
     layout: Layout = SAME
     when: Callable[[TransformerConfig], bool] | None = None
     parameter: bool = False
@@ -49,24 +50,24 @@ class Row(NamedTuple):
 
 def rows(
     pairs: Mapping[str, str],
-    theirs: str = "",
-    ours: str = "",
+    hf: str = "",
+    own: str = "",
     layout: Layout = SAME,
     when: Callable[[TransformerConfig], bool] | None = None,
     parameter: bool = False,
 ) -> tuple[Row, ...]:
-    """Rows of a table; ``pairs`` maps their modules to ours, several of ours separated by spaces.
+    """Rows of a table.
 
     Args:
-        pairs: Names of the modules.
-        theirs: Common start of their names.
-        ours: Common start of our names.
-        layout: How theirs hold ours.
+        pairs: From Hugging Face's name of a module to the name here; several names are separated by spaces.
+        hf: Common start of Hugging Face's names.
+        own: Common start of the names here.
+        layout: How the weights of Hugging Face hold those here.
         when: Whether the rows apply to a network; None for always.
-        parameter: Whether theirs are names of parameters instead of modules.
+        parameter: Whether Hugging Face's names are those of parameters instead of modules.
     """
     return tuple(
-        Row(theirs + key, tuple(ours + name for name in names.split()), layout, when, parameter)
+        Row(hf + key, tuple(own + name for name in names.split()), layout, when, parameter)
         for key, names in pairs.items()
     )
 
@@ -78,7 +79,7 @@ class Family:
     Args:
         model: Name of its language model class.
         rules: The rules of its settings; later rules take precedence.
-        weights: The table of its weights: rows, or functions of our configuration that return some.
+        weights: The table of its weights: rows, or functions of the Transformer's configuration that return some.
     """
 
     model: str
@@ -86,7 +87,7 @@ class Family:
     weights: tuple[Row | Callable[[TransformerConfig], tuple[Row, ...]], ...]
 
     def read(self, config: Any) -> TransformerConfig:
-        """Convert their configuration to ours.
+        """Convert a configuration of Hugging Face to one of the Transformer.
 
         Raises:
             UsageError: If a setting is not supported.
@@ -103,31 +104,31 @@ class Family:
         return _assembled(values)
 
     def write(self, config: TransformerConfig) -> dict[str, Any]:
-        """Convert our configuration to settings of theirs, as far as they can express it."""
+        """Convert a configuration of the Transformer to settings of Hugging Face, as far as they can express it."""
         return {key: value for rule in self.rules for key, value in rule.write(config).items()}
 
     def links(
-        self, config: TransformerConfig, state: Mapping[str, Tensor], theirs: Collection[str] = ()
+        self, config: TransformerConfig, state: Mapping[str, Tensor], hf_keys: Collection[str] = ()
     ) -> Iterator[Link]:
         """Which weights correspond.
 
         Args:
-            config: Our configuration.
-            state: Our state dict; its tensors may be on the meta device.
-            theirs: The keys of their state dict, if names differ between versions.
+            config: The configuration of the Transformer.
+            state: Its state dict; the tensors may be on the meta device.
+            hf_keys: The keys of Hugging Face's state dict, if names differ between versions.
         """
         parts = ((entry,) if isinstance(entry, Row) else entry(config) for entry in self.weights)
         for row in (row for part in parts for row in part):
             if row.when is not None and not row.when(config):
                 continue
             layers = max(config.depth, config.encoder_depth)
-            for layer in range(layers) if "{}" in row.theirs else (0,):
+            for layer in range(layers) if "{}" in row.hf else (0,):
                 for part in ("weight",) if row.parameter else ("weight", "bias"):
-                    names = tuple(f"{name.format(layer)}.{part}" for name in row.ours)
+                    names = tuple(f"{name.format(layer)}.{part}" for name in row.own)
                     if all(name in state for name in names):
                         suffix = "" if row.parameter else f".{part}"
-                        keys = [f"{name}{suffix}" for name in row.theirs.format(layer).split("|")]
-                        yield next((key for key in keys if key in theirs), keys[0]), names, row.layout
+                        keys = [f"{name}{suffix}" for name in row.hf.format(layer).split("|")]
+                        yield next((key for key in keys if key in hf_keys), keys[0]), names, row.layout
 
 
 def _assembled(values: Mapping[str, Any]) -> TransformerConfig:

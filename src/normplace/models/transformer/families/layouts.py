@@ -13,11 +13,11 @@ from normplace.models.transformer.config import TransformerConfig
 
 @dataclass(frozen=True)
 class Layout:
-    """How one of their weights holds one or several of ours. A bias is laid out like the rows of its weight.
+    """How a weight of Hugging Face holds one or several weights here. A bias is laid out like the rows of its weight.
 
     Args:
-        unpack: Converts theirs to ours, given the row counts of ours and the configuration.
-        pack: Converts ours to theirs, given the configuration.
+        unpack: Converts a weight of Hugging Face, given the row counts of the weights here and the configuration.
+        pack: Converts the weights here to one of Hugging Face, given the configuration.
     """
 
     unpack: Callable[[Tensor, Sequence[int], TransformerConfig], Sequence[Tensor]]
@@ -30,31 +30,33 @@ def _by_groups(fused: Tensor, rows: Sequence[int], config: TransformerConfig) ->
     return parts[:, :-2].flatten(0, 2), parts[:, -2].flatten(0, 1), parts[:, -1].flatten(0, 1)
 
 
-def _to_groups(ours: Sequence[Tensor], config: TransformerConfig) -> Tensor:
+def _to_groups(weights: Sequence[Tensor], config: TransformerConfig) -> Tensor:
     groups = config.attention.key_value_heads or config.attention.heads
-    return torch.cat([part.unflatten(0, (groups, -1, config.head_dim)) for part in ours], 1).flatten(0, 2)
+    return torch.cat([part.unflatten(0, (groups, -1, config.head_dim)) for part in weights], 1).flatten(0, 2)
 
 
-SAME = Layout(lambda weight, rows, config: [weight], lambda ours, config: ours[0])
-TRANSPOSED = Layout(lambda weight, rows, config: [weight.t()], lambda ours, config: ours[0].t())
-# They add 1 + w in float32, which half precision would round; our norms accept a gain wider than the stream.
+SAME = Layout(lambda weight, rows, config: [weight], lambda weights, config: weights[0])
+TRANSPOSED = Layout(lambda weight, rows, config: [weight.t()], lambda weights, config: weights[0].t())
+# Hugging Face adds 1 + w in float32, which half precision would round; norms here accept a gain wider than x.
 SHIFTED = Layout(
     lambda gain, rows, config: [gain.to(torch.promote_types(gain.dtype, torch.float32)) + 1],
-    lambda ours, config: ours[0] - 1,
+    lambda weights, config: weights[0] - 1,
 )
-CONCATENATED = Layout(lambda fused, rows, config: fused.split(list(rows)), lambda ours, config: torch.cat(list(ours)))
+CONCATENATED = Layout(
+    lambda fused, rows, config: fused.split(list(rows)), lambda weights, config: torch.cat(list(weights))
+)
 TRANSPOSED_CONCATENATED = Layout(
-    lambda fused, rows, config: fused.t().split(list(rows)), lambda ours, config: torch.cat(list(ours)).t()
+    lambda fused, rows, config: fused.t().split(list(rows)), lambda weights, config: torch.cat(list(weights)).t()
 )
-ONE_ROW_EACH = Layout(lambda weight, rows, config: weight.unbind(), lambda ours, config: torch.stack(list(ours)))
-STACKED = Layout(lambda fused, rows, config: fused.chunk(2, 1), lambda ours, config: torch.cat(list(ours), 1))
+ONE_ROW_EACH = Layout(lambda weight, rows, config: weight.unbind(), lambda weights, config: torch.stack(list(weights)))
+STACKED = Layout(lambda fused, rows, config: fused.chunk(2, 1), lambda weights, config: torch.cat(list(weights), 1))
 """The gates and the other input matrices of all experts, experts × rows × columns."""
 TRANSPOSED_STACKED = Layout(
     lambda fused, rows, config: fused.transpose(1, 2).chunk(2, 1),
-    lambda ours, config: torch.cat(list(ours), 1).transpose(1, 2),
+    lambda weights, config: torch.cat(list(weights), 1).transpose(1, 2),
 )
 TRANSPOSED_MATRICES = Layout(
-    lambda weight, rows, config: [weight.transpose(1, 2)], lambda ours, config: ours[0].transpose(1, 2)
+    lambda weight, rows, config: [weight.transpose(1, 2)], lambda weights, config: weights[0].transpose(1, 2)
 )
 BY_GROUPS = Layout(_by_groups, _to_groups)
 """For each head of keys: its queries, then its key and its value."""

@@ -41,7 +41,7 @@ ROUTING = inert("output_router_logits", "router_aux_loss_coef", "router_jitter_n
 
 
 def experts(pairs: Mapping[str, str]) -> Rule:
-    """Settings of the mixtures with the same value under another name; ``pairs`` maps their keys to our fields."""
+    """Settings of the mixtures with the same value under another name; ``pairs`` maps keys to fields."""
     return Rule(
         tuple(pairs),
         lambda settings: {f"experts.{name}": setting(settings, key) for key, name in pairs.items()},
@@ -152,12 +152,12 @@ SHARED = {f"shared_expert.{name}_proj": f"shared.{name}" for name in ("gate", "u
 DENSE = {f"{name}_proj": name for name in ("gate", "up", "down")}
 
 
-def mixture_rows(theirs: str) -> tuple[Row, ...]:
+def mixture_rows(hf: str) -> tuple[Row, ...]:
     """Weights of mixtures that hold the gates and the other input matrices of all experts in one parameter."""
     return (
-        *rows({"gate": "router"}, theirs, ROUTED),
-        *rows({"experts.gate_up_proj": "experts.gate experts.up"}, theirs, ROUTED, STACKED, parameter=True),
-        *rows({"experts.down_proj": "experts.down"}, theirs, ROUTED, parameter=True),
+        *rows({"gate": "router"}, hf, ROUTED),
+        *rows({"experts.gate_up_proj": "experts.gate experts.up"}, hf, ROUTED, STACKED, parameter=True),
+        *rows({"experts.down_proj": "experts.down"}, hf, ROUTED, parameter=True),
     )
 
 
@@ -200,7 +200,7 @@ MIXTURES = {
             NO_ROPE, CHUNKS, TEMPERATURE, LLAMA4_LAYERS,
         ),
         (
-            *(row for row in llama_rows(PRE_NORMS) if ".mlp." not in row.theirs),
+            *(row for row in llama_rows(PRE_NORMS) if ".mlp." not in row.hf),
             *rows({"router": "router", **SHARED, **DENSE}, "model.layers.{}.feed_forward.", ROUTED),
             *rows({"experts.gate_up_proj": "experts.gate experts.up"}, "model.layers.{}.feed_forward.", ROUTED,
                   TRANSPOSED_STACKED, parameter=True),

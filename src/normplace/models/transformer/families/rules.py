@@ -1,8 +1,8 @@
 """Rules that translate the settings of a Hugging Face configuration, in both directions.
 
 A family is a tuple of rules. Every key of its configuration belongs to one of them: a key is translated, has to be at
-its neutral value, or is inert. In this package, "ours" is a :class:`TransformerConfig` and "theirs" is a configuration
-of Hugging Face. Ours are named by dotted paths such as ``attention.heads``.
+its neutral value, or is inert. Keys name the settings of Hugging Face; dotted paths such as ``attention.heads`` name
+those of a :class:`TransformerConfig`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from normplace.models.transformer.config import TransformerConfig
 from normplace.placement import Placement
 
 Settings = Mapping[str, Any]
-"""Their configuration as a dictionary."""
+"""A configuration of Hugging Face as a dictionary."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Rule:
     """The translation of some keys.
 
     Args:
-        keys: The keys of theirs that the rule accounts for.
-        read: Converts theirs to ours, by dotted path.
-        write: Converts ours to theirs, by key, as far as they can express it.
+        keys: The keys that the rule accounts for.
+        read: From the settings of Hugging Face to those of a Transformer, by dotted path.
+        write: From a Transformer to the settings of Hugging Face, by key, as far as they can express it.
     """
 
     keys: tuple[str, ...]
@@ -37,7 +37,7 @@ class Rule:
 
 
 def setting(settings: Settings, key: str) -> Any:
-    """One of their settings.
+    """A setting of Hugging Face.
 
     Raises:
         UsageError: If there is none.
@@ -47,43 +47,34 @@ def setting(settings: Settings, key: str) -> Any:
     return settings[key]
 
 
-def own(config: TransformerConfig, path: str) -> Any:
-    """One of our settings, by its dotted path."""
+def own_setting(config: TransformerConfig, path: str) -> Any:
+    """A setting of a Transformer, by its dotted path."""
     return reduce(getattr, path.split("."), config)
 
 
 def copied(pairs: Mapping[str, str]) -> Rule:
-    """Settings with the same value under another name; ``pairs`` maps their keys to our paths."""
+    """Settings with the same value under another name; ``pairs`` maps keys to paths."""
     return Rule(
         tuple(pairs),
         lambda settings: {path: setting(settings, key) for key, path in pairs.items()},
-        lambda config: {key: own(config, path) for key, path in pairs.items()},
-    )
-
-
-def optional(key: str, path: str, default: Any = None) -> Rule:
-    """A setting that their configuration may lack; it is written only if it differs from the default."""
-    return Rule(
-        (key,),
-        lambda settings: {path: default if settings.get(key) is None else settings[key]},
-        lambda config: {} if own(config, path) == default else {key: own(config, path)},
+        lambda config: {key: own_setting(config, path) for key, path in pairs.items()},
     )
 
 
 def inverse(key: str, path: str) -> Rule:
-    """A divisor of theirs that is a multiplier of ours."""
+    """A divisor in Hugging Face that is a multiplier here."""
     return Rule(
-        (key,), lambda settings: {path: 1 / setting(settings, key)}, lambda config: {key: 1 / own(config, path)}
+        (key,), lambda settings: {path: 1 / setting(settings, key)}, lambda config: {key: 1 / own_setting(config, path)}
     )
 
 
 def constant(values: Mapping[str, Any]) -> Rule:
-    """Settings of ours that are the same in every network of the family."""
+    """Settings of the Transformer that are the same in every network of the family."""
     return Rule((), lambda settings: values, lambda config: {})
 
 
 def neutral(**allowed: Any) -> Rule:
-    """Settings of theirs that would change the function, and are supported at one value only."""
+    """Settings of Hugging Face that would change the function, and are supported at one value only."""
 
     def read(settings: Settings) -> Mapping[str, Any]:
         for key, value in allowed.items():
@@ -95,12 +86,12 @@ def neutral(**allowed: Any) -> Rule:
 
 
 def inert(*keys: str) -> Rule:
-    """Settings of theirs that do not change the function in evaluation mode."""
+    """Settings of Hugging Face that do not change the function in evaluation mode."""
     return Rule(keys, lambda settings: {}, lambda config: {})
 
 
 def activation(key: str, kinds: Mapping[str, str]) -> Rule:
-    """The activation of the MLP; ``kinds`` maps their names to our kinds of MLP."""
+    """The activation of the MLP; ``kinds`` maps the names of Hugging Face to kinds of MLP."""
 
     def read(settings: Settings) -> Mapping[str, Any]:
         name = setting(settings, key)

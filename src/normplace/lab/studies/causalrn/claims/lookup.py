@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from normplace.lab.studies.causalrn.claims.conventions import COPIES, LEVEL
-from normplace.lab.studies.causalrn.claims.recall import APART, FIXED_STATE
+from normplace.lab.studies.causalrn.claims.recall import FIXED_STATE, MARGIN
 from normplace.lab.studies.causalrn.lookup import PART, SEEDS, LookupTrial
 from normplace.lab.studies.causalrn.networks import TITLES
 from normplace.lab.studies.notes import OURS
@@ -60,7 +60,7 @@ CLAIMS = (
             Check(
                 f"string accuracy, {_LAST}, pairwise minus {TITLES[network]}",
                 _accuracy("pairwise", "suffix") - _accuracy(network, "suffix"),
-                at_least=APART,
+                at_least=MARGIN,
                 interval=Bootstrap(),
             )
             for network in FIXED_STATE
@@ -77,7 +77,7 @@ CLAIMS = (
             Check(
                 f"string accuracy, {TITLES[network]}, n-gram first minus n-gram last",
                 _accuracy(network, "prefix") - _accuracy(network, "suffix"),
-                at_least=APART,
+                at_least=MARGIN,
                 interval=Bootstrap(),
             )
             for network in FIXED_STATE

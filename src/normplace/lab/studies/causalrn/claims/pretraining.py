@@ -16,7 +16,7 @@ from normplace.lab.trials.per_seed import PerSeed, Records, config_values, measu
 
 SIMILAR = 0.02
 """Bits per byte within which two networks count as equally good."""
-APART = 0.05
+MARGIN = 0.05
 """Bits per byte from which one network counts as better."""
 LEARNED = 2.5
 """Bits per byte up to which a network counts as having learned; guesses by the byte before need more than 3."""
@@ -83,7 +83,7 @@ CLAIMS = (
         id="pretraining-like-linear-attention",
         paper="ICLR 2025 submission 13780, abstract",
         statement="With 100 million tokens, the scan is comparable to a Transformer with linear attention.",
-        checks=tuple(_gap("scan", "linear-attention", vocab, at_most=APART) for vocab in VOCABULARIES),
+        checks=tuple(_gap("scan", "linear-attention", vocab, at_most=MARGIN) for vocab in VOCABULARIES),
         seeds=SEEDS,
         note=_SETTING,
     ),
@@ -99,7 +99,7 @@ CLAIMS = (
         id="pretraining-pair-norm",
         paper=OURS,
         statement="With 100 million tokens, the pairwise form is better than the scan.",
-        checks=tuple(_gap("pairwise", "scan", vocab, at_most=-APART) for vocab in VOCABULARIES),
+        checks=tuple(_gap("pairwise", "scan", vocab, at_most=-MARGIN) for vocab in VOCABULARIES),
         seeds=SEEDS,
         note=_SETTING,
     ),

@@ -11,7 +11,7 @@ from normplace.lab.trials.claims import Check, Claim
 from normplace.lab.trials.intervals import Bootstrap, TrialShare
 from normplace.lab.trials.per_seed import Measure, metric
 
-APART = 0.2
+MARGIN = 0.2
 """Difference from which one network counts as better."""
 FIXED_STATE = ("scan", "linear-attention", "gated-linear")
 _MOST = max(LEARNABLE)
@@ -45,7 +45,7 @@ CLAIMS = (
         statement="The pairwise form solves multi-query recall as well as a Transformer, and better than the scan.",
         checks=(
             Check("accuracy, pairwise minus Transformer", _hard("pairwise") - _hard("transformer"), at_least=LEVEL),
-            Check("accuracy, pairwise minus scan", _hard("pairwise") - _hard("scan"), at_least=APART),
+            Check("accuracy, pairwise minus scan", _hard("pairwise") - _hard("scan"), at_least=MARGIN),
         ),
         gates=(Check("accuracy, Transformer", _hard("transformer"), at_least=LEARNED, interval=TrialShare(EXAM)),),
         seeds=SEEDS,
@@ -78,7 +78,7 @@ CLAIMS = (
             Check(
                 f"accuracy with {_MOST} pairs, pairwise minus {TITLES[network]}",
                 _accuracy("pairwise", _MOST) - _accuracy(network, _MOST),
-                at_least=APART,
+                at_least=MARGIN,
                 interval=Bootstrap(),
             )
             for network in FIXED_STATE

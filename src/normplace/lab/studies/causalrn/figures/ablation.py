@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from normplace.lab.report.rows import Group, score_rows
-from normplace.lab.report.specs import dots
 from normplace.lab.studies.causalrn.ablation import ACTIVATIONS, NORMS, PART
+from normplace.lab.studies.causalrn.figures.scores import accuracy_dots
 from normplace.lab.studies.causalrn.networks import PAIR_NORMS
 from normplace.lab.trials.per_seed import Records, pick
 from normplace.lab.trials.study import Figure
@@ -31,16 +31,14 @@ def figures(records: Records) -> list[Figure]:
             title="Ablation of CausalRN: character accuracy",
             caption="After training on strings of one length; mean over seeds with its 95% interval.",
             rows=rows,
-            spec=dots(
-                x={"field": "value", "title": "character accuracy", "scale": {"domain": [0, 1]}},
-                rows="activation",
-                order=ACTIVATIONS,
-                low="low",
-                high="high",
+            spec=accuracy_dots(
+                "character",
+                "activation",
+                ACTIVATIONS,
+                POST_NORMS.values(),
                 series="pairs",
-                sources=list(PAIR_NORMS.values()),
+                sources=PAIR_NORMS.values(),
                 facet="after",
-                panels=list(POST_NORMS.values()),
             ),
             alt="Two panels, with and without the norm after the sum; in each, a point with its interval for every "
             "activation and pair norm.",

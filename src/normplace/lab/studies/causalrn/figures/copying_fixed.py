@@ -5,6 +5,7 @@ from __future__ import annotations
 from normplace.lab.report.rows import Group, score_rows
 from normplace.lab.report.specs import curves
 from normplace.lab.studies.causalrn.copying_fixed import PART
+from normplace.lab.studies.causalrn.figures.scores import SCORES
 from normplace.lab.studies.causalrn.networks import NETWORKS, TITLES
 from normplace.lab.trials.per_seed import Records, config_values, mean, pick
 from normplace.lab.trials.study import Figure
@@ -26,7 +27,7 @@ def _networks(records: Records) -> dict[str, dict[str, str]]:
 def _by_length(records: Records, lengths: list[int]) -> Figure:
     networks = _networks(records)
     rows = []
-    for score in ("string", "character"):
+    for score in SCORES:
         groups: list[Group] = [
             ({"measure": score, "network": name, "length": n}, pick(records, PART.name, length=n, **fields))
             for name, fields in networks.items()
@@ -47,7 +48,7 @@ def _by_length(records: Records, lengths: list[int]) -> Figure:
             low="low",
             high="high",
             facet="measure",
-            panels=("string", "character"),
+            panels=SCORES,
         ),
         alt="Two panels, string and character accuracy against the length of strings, one line for each network.",
     )

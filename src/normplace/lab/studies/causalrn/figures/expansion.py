@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from normplace.lab.report.rows import Group, score_rows
-from normplace.lab.report.specs import dots
 from normplace.lab.studies.causalrn.expansion import PART, Shape
+from normplace.lab.studies.causalrn.figures.scores import accuracy_dots
 from normplace.lab.studies.causalrn.networks import TITLES
 from normplace.lab.trials.per_seed import Records, config_values, pick
 from normplace.lab.trials.study import Figure
@@ -37,17 +37,7 @@ def figures(records: Records) -> list[Figure]:
             caption="After at most 2,000 steps on strings of one length; mean over seeds with its 95% interval. The "
             "first row of the pairwise form with 192 pair channels is the published network.",
             rows=rows,
-            spec=dots(
-                x={"field": "value", "title": "character accuracy", "scale": {"domain": [0, 1]}},
-                rows="shape",
-                order=[shape.title for shape in shapes],
-                low="low",
-                high="high",
-                series="source",
-                sources=["measured"],
-                facet="panel",
-                panels=list(panels.values()),
-            ),
+            spec=accuracy_dots("character", "shape", [shape.title for shape in shapes], panels.values()),
             alt="One panel for each form and length of strings, with a point and its interval for every network.",
         )
     ]

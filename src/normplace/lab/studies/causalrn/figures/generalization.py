@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from normplace.lab.report.rows import Group, mean_rows
-from normplace.lab.report.specs import curves
+from normplace.lab.studies.causalrn.figures.scores import accuracy_by_length
 from normplace.lab.studies.causalrn.generalization import PART, Variant
 from normplace.lab.trials.per_seed import Records, config_values, pick
 from normplace.lab.trials.study import Figure
@@ -19,31 +18,10 @@ def _figure(records: Records, longest: int) -> Figure:
         Variant(*(record.config[field] for field in Variant._fields))
         for record in pick(records, PART.name, longest=longest)
     )
-    rows = []
-    for score in ("string", "character"):
-        groups: list[Group] = [
-            (
-                {"measure": score, "network": variant.title},
-                pick(records, PART.name, longest=longest, **variant._asdict()),
-            )
-            for variant in variants
-        ]
-        rows += [{"accuracy": row.pop(score), **row} for row in mean_rows(groups, "length", score)]
-    return Figure(
+    return accuracy_by_length(
+        {variant.title: pick(records, PART.name, longest=longest, **variant._asdict()) for variant in variants},
+        longest,
         title=f"Length generalization: trained on strings of up to {longest} characters",
         caption="Share of correct strings and characters under teacher forcing, by length, at equal parameter counts. "
         "The dashed line is the longest trained length. Mean over seeds with its 95% interval.",
-        rows=rows,
-        spec=curves(
-            x={"field": "length", "title": "characters", "scale": {"type": "log", "nice": False}},
-            y={"field": "accuracy", "title": "accuracy", "scale": {"domain": [0, 1]}},
-            series="network",
-            order=[variant.title for variant in variants],
-            low="low",
-            high="high",
-            facet="measure",
-            panels=("string", "character"),
-            rules=(longest,),
-        ),
-        alt="Two panels, string and character accuracy against the length of strings, one line for each network.",
     )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from normplace.lab.report.rows import Group, score_rows
-from normplace.lab.report.specs import dots
 from normplace.lab.studies.causalrn.figures.courses import course_figures
+from normplace.lab.studies.causalrn.figures.scores import accuracy_dots
 from normplace.lab.studies.causalrn.opponents import PART, WIDE, Opponent
 from normplace.lab.studies.causalrn.published_measures import chosen_rate
 from normplace.lab.trials.per_seed import Records, config_values, pick
@@ -51,17 +51,7 @@ def figures(records: Records) -> list[Figure]:
             "rates. The published steps are 2,000; Transformers train for up to 6,000. Mean over seeds with its 95% "
             "interval.",
             rows=rows,
-            spec=dots(
-                x={"field": "value", "title": "string accuracy", "scale": {"domain": [0, 1]}},
-                rows="network",
-                order=[opponent.title for opponent in networks],
-                low="low",
-                high="high",
-                series="source",
-                sources=["measured"],
-                facet="panel",
-                panels=list(panels.values()),
-            ),
+            spec=accuracy_dots("string", "network", [opponent.title for opponent in networks], panels.values()),
             alt="One panel for each length and number of steps, with a point and its interval for every network.",
         ),
         *courses,

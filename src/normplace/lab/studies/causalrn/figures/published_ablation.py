@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from normplace.lab.report.rows import Group, score_rows
-from normplace.lab.report.specs import dots
+from normplace.lab.studies.causalrn.figures.scores import accuracy_dots
 from normplace.lab.studies.causalrn.networks import PAIR_NORMS
 from normplace.lab.studies.causalrn.published_ablation import GRID, ONE_CHANGE, PART, Cell
 from normplace.lab.studies.causalrn.published_size import BUDGET, LONGER
@@ -31,16 +31,13 @@ def figures(records: Records) -> list[Figure]:
             caption="Character accuracy on strings of 128 characters, mean over seeds with its 95% interval. Masked "
             "before: with the published order of mask and activation.",
             rows=rows,
-            spec=dots(
-                x={"field": "value", "title": "character accuracy", "scale": {"domain": [0, 1]}},
-                rows="activation",
-                order=[*ACTIVATIONS, f"elu{BEFORE}"],
-                low="low",
-                high="high",
+            spec=accuracy_dots(
+                "character",
+                "activation",
+                [*ACTIVATIONS, f"elu{BEFORE}"],
+                [f"{budget}, {title}" for budget in BUDGETS for title in POST_NORMS.values()],
                 series="pairs",
-                sources=list(PAIR_NORMS.values()),
-                facet="panel",
-                panels=[f"{budget}, {title}" for budget in BUDGETS for title in POST_NORMS.values()],
+                sources=PAIR_NORMS.values(),
             ),
             alt="Four panels, for two numbers of steps with and without the norm after the sum; in each, a point with "
             "its interval for every activation and pair norm.",

@@ -1,14 +1,80 @@
-"""A point with its interval for each network."""
+"""Figures of scores and accuracies that several parts draw."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from normplace.lab.report.rows import Group, score_rows
-from normplace.lab.report.specs import dots
+from normplace.lab.report.rows import Group, mean_rows, score_rows
+from normplace.lab.report.specs import curves, dots
 from normplace.lab.studies.causalrn.networks import NETWORKS, TITLES
 from normplace.lab.trials.per_seed import Records, config_values, pick
+from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.study import Figure
+
+SCORES = ("string", "character")
+
+
+def accuracy_dots(
+    kind: str,
+    rows: str,
+    order: Iterable[str],
+    panels: Iterable[str],
+    *,
+    series: str = "source",
+    sources: Iterable[str] = ("measured",),
+    facet: str = "panel",
+) -> dict[str, Any]:
+    """A point with its interval for each accuracy, on an axis from 0 to 1.
+
+    Args:
+        kind: ``string`` or ``character``.
+        rows: Column of the row names.
+        order: Row names from top to bottom.
+        panels: Panels in order.
+        series: Column of the series.
+        sources: Series in legend order.
+        facet: Column of the panels.
+    """
+    return dots(
+        x={"field": "value", "title": f"{kind} accuracy", "scale": {"domain": [0, 1]}},
+        rows=rows,
+        order=list(order),
+        series=series,
+        sources=list(sources),
+        facet=facet,
+        panels=list(panels),
+    )
+
+
+def accuracy_by_length(networks: Mapping[str, Sequence[TrialRecord]], longest: int, **texts: Any) -> Figure:
+    """Draw string and character accuracy against the length of strings, with a line for every network.
+
+    Args:
+        networks: Records by the name of the network.
+        longest: Longest trained length, marked with a dashed line.
+        **texts: Title and caption of the figure.
+    """
+    rows = []
+    for score in SCORES:
+        groups: list[Group] = [({"measure": score, "network": name}, selected) for name, selected in networks.items()]
+        rows += [{"accuracy": row.pop(score), **row} for row in mean_rows(groups, "length", score)]
+    return Figure(
+        rows=rows,
+        spec=curves(
+            x={"field": "length", "title": "characters", "scale": {"type": "log", "nice": False}},
+            y={"field": "accuracy", "title": "accuracy", "scale": {"domain": [0, 1]}},
+            series="network",
+            order=list(networks),
+            low="low",
+            high="high",
+            facet="measure",
+            panels=SCORES,
+            rules=(longest,),
+        ),
+        alt="Two panels, string and character accuracy against the length of strings, one line for each network.",
+        **texts,
+    )
 
 
 def score_figures(records: Records, part: str, field: str, metric: str, axis: str, **texts: Any) -> list[Figure]:
@@ -39,8 +105,6 @@ def score_figures(records: Records, part: str, field: str, metric: str, axis: st
                 x={"field": "value", "title": axis},
                 rows="network",
                 order=[TITLES[network] for network in NETWORKS],
-                low="low",
-                high="high",
                 series="source",
                 sources=["measured"],
                 facet="panel",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from normplace.lab.report.rows import Group, score_rows
 from normplace.lab.report.specs import curves
 from normplace.lab.studies.deepergcn.claims.graphs import GRAPHS
@@ -55,18 +58,35 @@ def _smoothness(records: Records, graphs: list[str]) -> Figure:
             for layer, values in enumerate(zip(*(record.series["energy"] for record in selected), strict=True)):
                 if known := [value for value in values if value is not None]:
                     rows.append({"graph": data, "order": order, "layer": layer, "energy": mean(known)})
-    return Figure(
+    return smoothness_figure(
+        rows,
+        graphs,
+        ORDERS,
         title="Smoothness of the stream along the deepest trained stacks",
         caption="Dirichlet energy of the normalized Laplacian over the squared norm, mean over seeds, logarithmic; "
         "0 if neighbors are equal. In res+ the stream has not passed a norm.",
+    )
+
+
+def smoothness_figure(rows: list[dict[str, Any]], graphs: Sequence[str], orders: Sequence[str], **texts: Any) -> Figure:
+    """Draw the Dirichlet energy after every block, with a panel for each graph and a line for each block order.
+
+    Args:
+        rows: Rows with ``graph``, ``order``, ``layer`` and ``energy``.
+        graphs: The graphs.
+        orders: The block orders.
+        **texts: Title and caption of the figure.
+    """
+    return Figure(
         rows=rows,
         spec=curves(
             x={"field": "layer", "title": "blocks passed"},
             y={"field": "energy", "title": "relative Dirichlet energy", "scale": {"type": "log"}},
             series="order",
-            order=ORDERS,
+            order=orders,
             facet="graph",
             panels=graphs,
         ),
         alt="One panel per graph with a line of Dirichlet energy against the blocks for each block order.",
+        **texts,
     )

@@ -6,6 +6,7 @@ from typing import Any
 
 from normplace.lab.report.rows import Group, mean_rows, score_rows
 from normplace.lab.report.specs import curves
+from normplace.lab.studies.deepergcn.figures.depth import smoothness_figure
 from normplace.lab.studies.deepergcn.figures.scores import score_dots
 from normplace.lab.studies.deepergcn.orders import AGGREGATIONS, DEEP, LEARNED, ORDERS, OTHER, PART
 from normplace.lab.trials.per_seed import Records, config_values, pick
@@ -101,20 +102,13 @@ def _gradients(records: Records, graphs: list[str]) -> Figure:
 
 def _smoothness(records: Records, graphs: list[str]) -> Figure:
     rows = mean_rows(_deepest(records, graphs, "graph"), "layer", "energy", band=False)
-    return Figure(
+    return smoothness_figure(
+        [row for row in rows if row["energy"] > 0],
+        graphs,
+        ORDERS,
         title="Smoothness of the stream along the deepest stacks, all orders",
         caption="Dirichlet energy of the normalized Laplacian over the squared norm, mean over splits, logarithmic; 0 "
         "if neighbors are equal.",
-        rows=[row for row in rows if row["energy"] > 0],
-        spec=curves(
-            x={"field": "layer", "title": "blocks passed"},
-            y={"field": "energy", "title": "relative Dirichlet energy", "scale": {"type": "log"}},
-            series="order",
-            order=ORDERS,
-            facet="graph",
-            panels=graphs,
-        ),
-        alt="One panel per graph with a line of Dirichlet energy against the blocks for each block order.",
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from normplace.lab.report.rows import Group, score_rows
@@ -19,37 +19,47 @@ BEST = {"molhiv": "DyResGEN-7", "minesweeper": "tuned GCN, 12 layers", "tolokers
 
 def figures(records: Records) -> list[Figure]:
     """Draw the scores on molhiv and on the official splits."""
+    return compared_scores(
+        lambda task: _groups(records, task),
+        title="Scores compared with published ones",
+        caption="Test ROC-AUC at the best validation epoch: mean over seeds for molhiv, over the official "
+        "splits for the graphs, with its 95% interval; published numbers with their standard deviation.",
+    )
+
+
+def _groups(records: Records, task: str) -> list[Group]:
+    is_molhiv = task == "molhiv"
+    part, fields = (molhiv.PART, {}) if is_molhiv else (anchors.PART, {"data": task})
+    return [
+        (
+            {"task": task, "network": f"res+, {name}", "source": HERE},
+            pick(records, part.name, aggregation=name, **fields),
+        )
+        for name in ((molhiv.LEARNED_SOFTMAX,) if is_molhiv else anchors.CANDIDATES[task])
+    ]
+
+
+def compared_scores(groups: Callable[[str], list[Group]], **texts: Any) -> list[Figure]:
+    """Draw the measured and the published score of every task that has trials.
+
+    Args:
+        groups: From a task to its records by network.
+        **texts: Title and caption of the figure.
+    """
     rows: list[dict[str, Any]] = []
     tasks = []
-    candidates = {"molhiv": ("softmax learned",), **anchors.CANDIDATES}
     for task, (mean, deviation) in {"molhiv": MOLHIV_TEST, **ANCHORS}.items():
-        part, fields = (molhiv.PART, {}) if task == "molhiv" else (anchors.PART, {"data": task})
-        groups: list[Group] = [
-            (
-                {"task": task, "network": f"res+, {name}", "source": HERE},
-                pick(records, part.name, aggregation=name, **fields),
-            )
-            for name in candidates[task]
-        ]
-        if measured := score_rows(groups, "test"):
+        if measured := score_rows(groups(task), "test"):
             tasks.append(task)
             published = {"task": task, "network": BEST[task], "source": PUBLISHED}
             rows += [*measured, {**published, "value": mean, "low": mean - deviation, "high": mean + deviation}]
     if not rows:
         return []
-    return [
-        Figure(
-            title="Scores compared with published ones",
-            caption="Test ROC-AUC at the best validation epoch: mean over seeds for molhiv, over the official "
-            "splits for the graphs, with its 95% interval; published numbers with their standard deviation.",
-            rows=rows,
-            spec=task_dots(rows, tasks),
-            alt="One panel per task with the measured and the published ROC-AUC.",
-        )
-    ]
+    alt = "One panel per task with the measured and the published ROC-AUC."
+    return [Figure(rows=rows, spec=_task_dots(rows, tasks), alt=alt, **texts)]
 
 
-def task_dots(rows: Sequence[Mapping[str, Any]], tasks: Sequence[str]) -> dict[str, Any]:
+def _task_dots(rows: Sequence[Mapping[str, Any]], tasks: Sequence[str]) -> dict[str, Any]:
     """Measured and published scores, with a panel of its own networks and range for each task."""
     networks = dict.fromkeys(row["network"] for row in rows)
     spec = score_dots("network", networks, "source", (HERE, PUBLISHED), "task", tasks)
@@ -73,8 +83,6 @@ def score_dots(
         x={"field": "value", "title": "ROC-AUC"},
         rows=rows,
         order=list(order),
-        low="low",
-        high="high",
         series=series,
         sources=list(sources),
         facet=facet,

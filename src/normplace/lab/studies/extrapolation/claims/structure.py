@@ -1,4 +1,4 @@
-"""Claims on the tangent kernel beside its diagonal."""
+"""Claims on the tangent kernel off its diagonal."""
 
 from __future__ import annotations
 

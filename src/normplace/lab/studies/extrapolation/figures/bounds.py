@@ -44,8 +44,6 @@ def figures(records: Records) -> list[Figure]:
                 x={"field": "value", "title": "log10 of the largest prediction over the bound"},
                 rows="bound",
                 order=list(BOUNDS.values()),
-                low="low",
-                high="high",
                 series="network",
                 sources=[NAMES[norm_at] for norm_at in NORMED],
                 facet="data",

@@ -42,8 +42,6 @@ def score_figure(
             x={"field": "value", "title": "R²"},
             rows="model",
             order=list(models.values()),
-            low="low",
-            high="high",
             series="source",
             sources=(HERE, PUBLISHED),
             facet="rows",

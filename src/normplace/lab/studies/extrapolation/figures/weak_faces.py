@@ -37,8 +37,6 @@ def figures(records: Records) -> list[Figure]:
                 x={"field": "value", "title": "R²"},
                 rows="descriptors",
                 order=list(DESCRIPTORS.values()),
-                low="low",
-                high="high",
                 series="network",
                 sources=[NAMES[norm_at] for norm_at in COMPARED],
                 facet="rows",

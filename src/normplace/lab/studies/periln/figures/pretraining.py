@@ -130,7 +130,7 @@ def _by_depth(records: Records) -> Iterator[Figure]:
     for name, label in {"variance": "variance of the stream", "peak": "largest magnitude of the stream"}.items():
         rows, panels = [], []
         for run, selected in runs.items():
-            complete = [one for one in selected if len(one.series["moment"]) > max(SHOWN_MOMENTS)]
+            complete = [record for record in selected if len(record.series["moment"]) > max(SHOWN_MOMENTS)]
             for index in SHOWN_MOMENTS if complete else ():
                 read = _tokens(complete[0], complete[0].series["moment"][index] or 0)
                 panel = f"after {read:.0f} million tokens" if index else "before training"
@@ -193,7 +193,7 @@ def _theory(records: Records) -> Iterator[Figure]:
     panels = {"variance": "variance of the stream", "gradient": "gradient over its geometric mean"}
     rows = []
     for placement in NAMED:
-        selected = [one for one in pick(records, PART.name, placement=placement) if one.series.get("moment")]
+        selected = [record for record in pick(records, PART.name, placement=placement) if record.series.get("moment")]
         first = list({record.seed: record for record in selected}.values())
         if not first:
             continue

@@ -141,8 +141,6 @@ def _outliers(groups: Sequence[Group], placements: Sequence[str], size: str) -> 
             x={"field": "value", "title": None},
             rows="placement",
             order=list(placements),
-            low="low",
-            high="high",
             series="when",
             sources=list(moments.values()),
             facet="measure",

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from normplace.errors import UsageError
+from normplace.lab.tasks.graphs.gathering import gather_graphs
 from normplace.lab.tasks.graphs.molecules import (
     ATOM_SIZES,
     BOND_SIZES,
     GRAPHS,
     Molecules,
     check_categories,
-    gather,
     load_molhiv,
 )
 from normplace.lab.tasks.graphs.ogb.catalog import OgbTask, find_folder
@@ -102,21 +102,15 @@ class GraphSet:
         Raises:
             UsageError: If an index is out of range, or there are none.
         """
-        if not len(indices) or int(indices.min()) < 0 or int(indices.max()) >= len(self):
-            raise UsageError(f"a batch needs at least one graph, with indices from 0 to {len(self) - 1}.")
-        home = self.edge_index.device
-        graph, rows = gather(self.nodes, indices, home)
-        owner, edges = gather(self.edges, indices, home)
-        counts = self.nodes[indices]
-        first = (counts.cumsum(0) - counts).to(home)
-        pairs = self.edge_index[:, edges].long() + first[owner]
-        attr = self.edge_attr[edges]
+        chosen = gather_graphs(self.nodes, self.edges, indices, self.edge_index)
+        pairs, attr = chosen.edge_index, self.edge_attr[chosen.edges]
         if self.both_directions:
             pairs, attr = interleave(pairs), attr.repeat_interleave(2, 0)
-        x = sum_of_edges(pairs[0], attr, len(graph)) if self.x is None else self.x[rows]
+        x = sum_of_edges(pairs[0], attr, len(chosen.nodes)) if self.x is None else self.x[chosen.nodes]
         if not attr.is_floating_point():
             x, attr = x.long(), attr.long()
-        parts = (x, pairs, attr, graph, self.y[indices.to(home)])
+        home = self.edge_index.device
+        parts = (x, pairs, attr, chosen.batch, self.y[indices.to(home)])
         return GraphBatch(*(part.to(device or home) for part in parts))
 
 
