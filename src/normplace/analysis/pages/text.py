@@ -23,7 +23,9 @@ def report(audit: Audit, paint: Paint = unpainted) -> str:
         paint: Colours headings and severities.
     """
     lines = [paint(headline(audit), "heading"), ""]
-    lines += [f"  {equation}   {description}" for equation, description in block_lines(audit.blocks)]
+    equations = block_lines(audit.blocks)
+    width = max((len(equation) for equation, _ in equations), default=0)
+    lines += [f"  {equation:{width}}   {description}" for equation, description in equations]
     lines += [""] if audit.blocks else []
     if audit.sites:
         headings, *body = table(audit.sites)

@@ -160,9 +160,11 @@ def _fusion_lines(fusions: Sequence[Fusion]) -> list[str]:
     groups: dict[tuple[Any, ...], list[Fusion]] = {}
     for fusion in sorted(fusions, key=lambda fusion: not fusion.fused):
         norms = tuple(pattern(name) for name in fusion.norms)
-        groups.setdefault((fusion.fused, fusion.parts, pattern(fusion.name), norms, fusion.reason), []).append(fusion)
+        reason = " ".join(map(pattern, fusion.reason.split(" ")))
+        groups.setdefault((fusion.fused, fusion.parts, pattern(fusion.name), norms, reason), []).append(fusion)
     lines = []
     for (fused, parts, name, norms, reason), group in groups.items():
+        reason = group[0].reason if len({fusion.reason for fusion in group}) == 1 else reason
         saved = sum(fusion.bytes_saved for fusion in group)
         end = f"  [{', '.join(norms)}]" if norms and parts != "norm" else ""
         end += f"  saves {saved:,} bytes per forward pass" if fused else ""
