@@ -38,9 +38,13 @@ def audit(
     from normplace.analysis.loading.targets import FactoryTarget
     from normplace.analysis.pages.text import report
     from normplace.analysis.results import SEVERITIES
+    from normplace.edit.saving.pretrained import from_folder, is_moved
 
     if isinstance(source, FactoryTarget):
         model, inputs, kwargs = from_factory(source.reference)
+        result = audit_model(model, *inputs, **kwargs)
+    elif is_moved(source.path):
+        (model, inputs, kwargs), _ = from_folder(source.path)
         result = audit_model(model, *inputs, **kwargs)
     else:
         result, note = audit_config(source.path)
