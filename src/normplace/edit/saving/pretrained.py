@@ -117,7 +117,7 @@ def is_moved(folder: Path) -> bool:
     """Whether a folder holds a moved Hugging Face model."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(config, dict) and config.get("model_type") == MODEL_TYPE
 
