@@ -74,10 +74,13 @@ def select(
         raise UsageError(f"--picture ends in .svg, got {str(picture)!r}.")
     if len(set(method)) < len(method):
         raise UsageError("a method is named twice: name each once.")
+    from normplace._shared.output import check_writable
     from normplace.lab.tasks.selection.graph_files import read_graph
     from normplace.lab.tasks.selection.select import POLICY, measure_order, select_nodes
     from normplace.models.policy_files import load_policy
 
+    for path in filter(None, (out, picture)):
+        check_writable(path)
     named = read_graph(graph)
     own = None if policy is None else load_policy(policy).policy
     orders, results, seconds = {}, {}, {}
@@ -93,6 +96,8 @@ def select(
     report = _report(graph, task, named, results, seconds)
     first = method[0]
     written = []
+    if not json:
+        _print(task, named, results, report)  # first, in case that a file cannot be written
     if out is not None:
         _write_order(out, named, orders[first], results[first], report)
         written.append(str(out))
@@ -100,10 +105,9 @@ def select(
         written.append(str(_draw(picture, task, results)))
     if json:
         print(dumps({**report, "files": written}, indent=1))
-        return 0
-    _print(task, named, results, report)
-    for path in written:
-        print(f"Wrote {path}")
+    else:
+        for path in written:
+            print(f"Wrote {path}")
     return 0
 
 
