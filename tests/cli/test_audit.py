@@ -101,3 +101,12 @@ def test_equations_share_a_column(capsys, tmp_path):
     assert main(["audit", str(tmp_path)]) == 0
     columns = {line.index(" x ") for line in capsys.readouterr().out.splitlines() if line.endswith(", layers.*")}
     assert len(columns) == 1
+
+
+def test_findings_fit_a_narrow_terminal(monkeypatch, capsys):
+    words = ("audit", "project/own_audit_models.py:warned")
+    monkeypatch.setenv("COLUMNS", "60")
+    findings = terminal_output(monkeypatch, *words, no_color="1").partition("findings:")[2]
+    assert 50 < max(map(len, findings.splitlines())) <= 60
+    main(words)  # a file has its own width
+    assert max(map(len, capsys.readouterr().out.splitlines())) > 60
