@@ -112,7 +112,7 @@ def select(
 
 
 def _compile(task: str, method: str) -> None:
-    """Run a method on a small graph, so that its time on another graph does not include the compilation of its loops."""
+    """Run a method on a small graph, so that the time on another graph excludes the compilation of its loops."""
     from normplace.lab.tasks.selection import Graph
     from normplace.lab.tasks.selection.select import select_nodes
 

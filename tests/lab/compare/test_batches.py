@@ -122,7 +122,8 @@ class Sampled(DataLoader):
     """A loader that makes its batches after collating, as PyG's loaders of neighbours do."""
 
     def _get_iterator(self):
-        return ((x + 100, y) for x, y in super(Sampled, self)._get_iterator())
+        batches = super()._get_iterator()
+        return ((x + 100, y) for x, y in batches)
 
 
 def test_a_loader_that_makes_its_own_batches_is_read_as_it_is():

@@ -131,7 +131,8 @@ def _numbers(
                 empty = sum(row[place].lower() in MISSING for _, row in rows)
                 raise UsageError(
                     f"column {quoted(column)} of {path.name} has {empty} missing values, the first in line {line}: "
-                    f"fill them in, or leave out the rows with --drop-missing or the column with --drop {shlex.quote(column)}."
+                    "fill them in, or leave out the rows with --drop-missing or the column with "
+                    f"--drop {shlex.quote(column)}."
                 )
             value = _number(cell)
             if value is None or not math.isfinite(value):
