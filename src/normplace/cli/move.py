@@ -44,7 +44,7 @@ def move(
         json: Print JSON.
         hf: Same as TARGET, for a config.json or its folder.
     """
-    if to is None and scale is None and qk is None:
+    if (target or hf) is not None and to is None and scale is None and qk is None:
         raise UsageError("choose where to put the norms, as in --to peri; see 'normplace list placements'.")
     model, inputs, kwargs = load_model(target, hf, quiet=json)
     from normplace.edit import move as move_norms

@@ -57,7 +57,8 @@ def find_target(target: str) -> FactoryTarget | ConfigTarget:
             if (path / "placement.json").is_file():
                 raise UsageError(
                     f"the folder {quoted(target)} holds the weights of an edited model without its code: write a "
-                    f"function that returns (npl.edit.load({target!r}, model, *inputs), *inputs), and pass file.py:function."
+                    f"function that returns (npl.edit.load({target!r}, model, *inputs), *inputs), and pass "
+                    "file.py:function."
                 )
             raise UsageError(f"the folder {quoted(target)} has no config.json: pass {FORMS}.")
         return ConfigTarget(path)
