@@ -20,8 +20,9 @@ class UsageError(ValueError):
 def unknown(kind: str, name: object, options: Iterable[str]) -> UsageError:
     """Return the error for a name that is not among ``options``, with the nearest one suggested."""
     known = sorted(options)
-    close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(known) or 'nothing yet'}."
+    words = {option.lstrip("-"): option for option in known}  # all options begin with the same dashes
+    close = difflib.get_close_matches(str(name).lstrip("-"), words, n=1, cutoff=0.5)
+    hint = f"did you mean {words[close[0]]!r}?" if close else f"choose from {', '.join(known) or 'nothing yet'}."
     return UsageError(f"unknown {kind} {name!r}: {hint}")
 
 

@@ -6,9 +6,12 @@ import json
 import sys
 
 import pytest
+from tests.analysis.architectures.decoders import DECODERS
 from tests.cli.terminal import colours, terminal_output
 from tests.cli.usage_errors import usage_error
+from tests.edit.families import build
 
+import normplace as npl
 from normplace.cli import main
 
 MODELS = """
@@ -74,3 +77,36 @@ def test_severities_have_colour_on_a_terminal(monkeypatch, capsys):
     text = terminal_output(monkeypatch, *words)
     assert "\x1b[33mwarning:\x1b[0m missing final norm" in text
     assert colours(terminal_output(monkeypatch, *words, no_color="1")) == set()
+
+
+def test_folders_of_moved_models(models, capsys, tmp_path):
+    family = build("llama")
+    moved = npl.move(family.model, *family.inputs, to="peri")
+    moved.save_pretrained(tmp_path / "loads itself")
+    assert main(["audit", str(tmp_path / "loads itself"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["placement"] == "peri"
+    assert main(["fuse", str(tmp_path / "loads itself"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["model"] == type(family.model).__name__
+    npl.edit.save(moved, tmp_path / "weights")
+    assert "npl.edit.load(" in usage_error(capsys, "audit", str(tmp_path / "weights"))
+
+
+def test_the_nearest_function_is_suggested(models, capsys):
+    assert "did you mean 'warned'?" in usage_error(capsys, "audit", "project/own_audit_models.py:warnd")
+
+
+def test_equations_share_a_column(capsys, tmp_path):
+    qwen = next(case for case in DECODERS if case.name == "Qwen3").build()
+    qwen.config.save_pretrained(tmp_path)
+    assert main(["audit", str(tmp_path)]) == 0
+    columns = {line.index(" x ") for line in capsys.readouterr().out.splitlines() if line.endswith(", layers.*")}
+    assert len(columns) == 1
+
+
+def test_findings_fit_a_narrow_terminal(monkeypatch, capsys):
+    words = ("audit", "project/own_audit_models.py:warned")
+    monkeypatch.setenv("COLUMNS", "60")
+    findings = terminal_output(monkeypatch, *words, no_color="1").partition("findings:")[2]
+    assert 50 < max(map(len, findings.splitlines())) <= 60
+    main(words)  # a file has its own width
+    assert max(map(len, capsys.readouterr().out.splitlines())) > 60

@@ -96,7 +96,7 @@ def test_models_that_cannot_be_edited_or_written(verb, target, capsys, tmp_path)
     ("words", "message"),
     [
         (["move", "--to", "perri"], "peri"),
-        (["move"], "choose where to put the norms"),
+        (["move"], "choose where to put the norms, as in --to peri"),
         (["move", "--to", "deepnorm"], "init"),
         (["move", "--to", "peri", "--init", "published"], "only deepnorm and sub"),
         (["move", "--to", "deepnorm", "--init", "new"], "--init"),

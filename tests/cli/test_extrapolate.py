@@ -10,6 +10,8 @@ import pytest
 from tests.cli.usage_errors import usage_error
 
 from normplace.cli import main
+from normplace.errors import UsageError
+from normplace.lab.extrapolate.result import Extrapolation
 
 FACTORY = """
 import torch
@@ -86,3 +88,12 @@ def test_the_page_gets_its_folder(capsys):
 )
 def test_mistakes(capsys, words, message):
     assert message in usage_error(capsys, "extrapolate", *words)
+
+
+def test_the_result_is_printed_even_if_the_page_cannot_be_written(monkeypatch, capsys):
+    def fail(*_):
+        raise UsageError("cannot write the page.")
+
+    monkeypatch.setattr(Extrapolation, "save_html", fail)
+    assert main(["extrapolate", "model_file.py:build", "--data", "table.csv"]) == 2
+    assert "leaves the range" in capsys.readouterr().out

@@ -42,6 +42,16 @@ def test_a_configuration_needs_no_weights(capsys, tmp_path):
         assert result["bytes_saved"] == sum(part["bytes_saved"] for part in result["fusions"]) > 0
 
 
+def test_layers_share_a_line(capsys, tmp_path):
+    llama = next(case for case in DECODERS if case.name == "Llama").build()
+    llama.config.num_hidden_layers = 3
+    llama.config.save_pretrained(tmp_path)
+    assert main(["fuse", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "(layers.*.input_layernorm runs in another module" in out
+    assert sum("input_layernorm runs in another module" in line for line in out.splitlines()) == 1
+
+
 def test_the_expected_gain_follows_from_bytes_and_bandwidth(capsys, tmp_path):
     next(case for case in DECODERS if case.name == "Llama").build().config.save_pretrained(tmp_path)
     results = []

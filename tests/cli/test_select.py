@@ -89,3 +89,12 @@ def test_a_picture_and_its_numbers_without_charts(graph_file, capsys, monkeypatc
 )
 def test_wrong_arguments(graph_file, capsys, words, sentence):
     assert sentence in usage_error(capsys, "select", *words)
+
+
+def test_the_table_is_printed_even_if_a_file_cannot_be_written(graph_file, capsys, monkeypatch):
+    def fail(*_):
+        raise OSError(28, "No space left on device", "order.csv")
+
+    monkeypatch.setattr("normplace._shared.output.write_atomic", fail)
+    assert main(["select", "graph.csv", "--method", "degree", "--out", "order.csv"]) == 2
+    assert "degree selects" in capsys.readouterr().out

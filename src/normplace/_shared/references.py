@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import sys
 from pathlib import Path
@@ -24,7 +25,9 @@ def load_reference(reference: str) -> Any:
     module, attribute = load_module(reference)
     if not hasattr(module, attribute):
         name = reference.rpartition(":")[0]
-        raise UsageError(f"module {name!r} has no {attribute!r}: check the name after the colon.")
+        close = difflib.get_close_matches(attribute, (known for known in vars(module) if known[0] != "_"), n=1)
+        hint = f"did you mean {close[0]!r}?" if close else "check the name after the colon."
+        raise UsageError(f"module {name!r} has no {attribute!r}: {hint}")
     return getattr(module, attribute)
 
 

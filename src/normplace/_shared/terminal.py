@@ -6,8 +6,11 @@ import codecs
 import contextlib
 import io
 import os
+import shutil
 import sys
+from typing import TextIO
 
+NARROWEST = 40
 PLAIN_TEXT = "normplace.plain_text"
 _PLAIN = {"≥": ">=", "≤": "<=", "±": "+-", "–": "-", "−": "-", "·": "*", "×": "x", "…": "...", "√": "sqrt", "→": "->"}
 _PLAIN |= dict(zip("▁▂▃▄▅▆▇█", "_.-~:=+#", strict=True))  # bars of a sparkline
@@ -37,6 +40,11 @@ def one_line(text: str) -> str:
         'a\\nb'
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def text_width(stream: TextIO, most: int) -> int:
+    """Return the width to wrap sentences at: that of the terminal, and at most ``most``."""
+    return min(most, max(shutil.get_terminal_size().columns, NARROWEST)) if stream.isatty() else most
 
 
 def flush_output(code: int) -> int:

@@ -108,8 +108,8 @@ def convert_exactly(kind: Any, tokens: Sequence[Token]) -> Any:
 
 
 def shown_default(value: Any) -> Any:
-    """Return the default that the help shows; an unset flag or empty list has none."""
-    if value is False or value == ():
+    """Return the default that the help shows; an unset flag, an empty text and an empty list have none."""
+    if value is False or value in ((), ""):
         return None
     return " ".join(value) if isinstance(value, tuple) else value
 

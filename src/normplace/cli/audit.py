@@ -32,21 +32,26 @@ def audit(
     """
     source = find_model(target, hf)
     from normplace._shared.paint import painter
+    from normplace._shared.terminal import text_width
     from normplace.analysis import audit as audit_model
     from normplace.analysis.loading.config_audit import audit_config
     from normplace.analysis.loading.models import from_factory
     from normplace.analysis.loading.targets import FactoryTarget
-    from normplace.analysis.pages.text import report
+    from normplace.analysis.pages.text import WIDTH, report
     from normplace.analysis.results import SEVERITIES
+    from normplace.edit.saving.pretrained import from_folder, is_moved
 
     if isinstance(source, FactoryTarget):
         model, inputs, kwargs = from_factory(source.reference)
+        result = audit_model(model, *inputs, **kwargs)
+    elif is_moved(source.path):
+        (model, inputs, kwargs), _ = from_folder(source.path)
         result = audit_model(model, *inputs, **kwargs)
     else:
         result, note = audit_config(source.path)
         for sentence in filter(None, (source.note, note)):
             print(sentence, file=sys.stderr)
-    print(result.to_json() if json else report(result, painter(sys.stdout)))
+    print(result.to_json() if json else report(result, painter(sys.stdout), text_width(sys.stdout, WIDTH)))
     if html is not None:
         result.save_html(html)
         if not json:

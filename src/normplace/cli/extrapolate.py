@@ -54,10 +54,8 @@ def extrapolate(
     check_writable(html)
     table = read_table(data, targets, drop, drop_missing)
     result = extrapolate_table(None if model is None else load_model(model), table, margin=margin, seed=seed)
+    print(result.to_json() if json else result)  # first, in case that the page cannot be written
     result.save_html(html)
-    if json:
-        print(result.to_json())
-    else:
-        print(result)
+    if not json:
         print(f"\nThe picture is in {html.resolve()}")
     return 0

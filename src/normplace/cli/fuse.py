@@ -58,12 +58,15 @@ def fuse(
     from normplace.analysis.loading.models import from_config, from_factory
     from normplace.analysis.loading.targets import FactoryTarget
     from normplace.edit import plan_fusion
+    from normplace.edit.saving.pretrained import from_folder, is_moved
 
     is_factory = isinstance(source, FactoryTarget)
     if out is not None:
         model, inputs, kwargs = load_model(target, hf, quiet=json)
     elif isinstance(source, FactoryTarget):
         model, inputs, kwargs = from_factory(source.reference)
+    elif is_moved(source.path):
+        (model, inputs, kwargs), _ = from_folder(source.path)
     else:
         model, inputs, kwargs = from_config(source.path)
         if source.note is not None:
@@ -101,6 +104,7 @@ def fuse(
     )
     if folder is not None:
         print(f"The weights and placement.json are in {folder}")
+        print("To load them in Python: npl.edit.load(folder, model, *inputs), with the model before the edit.")
     return 0
 
 

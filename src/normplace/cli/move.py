@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from normplace.cli.options import Folder, HuggingFace, PlacementName, Target, load_model, write_edited
+from normplace.errors import UsageError
 
 
 def move(
@@ -43,6 +44,8 @@ def move(
         json: Print JSON.
         hf: Same as TARGET, for a config.json or its folder.
     """
+    if (target or hf) is not None and to is None and scale is None and qk is None:
+        raise UsageError("choose where to put the norms, as in --to peri; see 'normplace list placements'.")
     model, inputs, kwargs = load_model(target, hf, quiet=json)
     from normplace.edit import move as move_norms
 

@@ -134,4 +134,5 @@ def write_edited(model: Model, out: Path, json: bool, settings: Mapping[str, Any
         print(dumps({**changes(model).to_dict(), "folder": str(out.resolve())}, indent=1))
     else:
         print(f"The weights and placement.json are in {out.resolve()}")
+        print("To load them in Python: npl.edit.load(folder, model, *inputs), with the model before the edit.")
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from json import dumps
@@ -26,6 +27,8 @@ AXES = {
     "independent-set": ("visited", "in the set"),
 }
 SHOWN = 10
+WITHOUT_COMPILATION = ("kamis",)
+"""Methods that are not compiled here and take seconds on any graph."""
 
 
 def select(
@@ -71,15 +74,19 @@ def select(
         raise UsageError(f"--picture ends in .svg, got {str(picture)!r}.")
     if len(set(method)) < len(method):
         raise UsageError("a method is named twice: name each once.")
+    from normplace._shared.output import check_writable
     from normplace.lab.tasks.selection.graph_files import read_graph
     from normplace.lab.tasks.selection.select import POLICY, measure_order, select_nodes
     from normplace.models.policy_files import load_policy
 
+    for path in filter(None, (out, picture)):
+        check_writable(path)
     named = read_graph(graph)
     own = None if policy is None else load_policy(policy).policy
     orders, results, seconds = {}, {}, {}
     for name in method:
         options: dict[str, Any] = {"rounds": rounds, "policy": own} if name == POLICY else {}
+        _compile(task, name)
         start = time.perf_counter()
         orders[name] = select_nodes(named.graph, task, name, budget=budget, seed=seed, **options)
         seconds[name] = time.perf_counter() - start
@@ -89,6 +96,8 @@ def select(
     report = _report(graph, task, named, results, seconds)
     first = method[0]
     written = []
+    if not json:
+        _print(task, named, results, report)  # first, in case that a file cannot be written
     if out is not None:
         _write_order(out, named, orders[first], results[first], report)
         written.append(str(out))
@@ -96,11 +105,20 @@ def select(
         written.append(str(_draw(picture, task, results)))
     if json:
         print(dumps({**report, "files": written}, indent=1))
-        return 0
-    _print(task, named, results, report)
-    for path in written:
-        print(f"Wrote {path}")
+    else:
+        for path in written:
+            print(f"Wrote {path}")
     return 0
+
+
+def _compile(task: str, method: str) -> None:
+    """Run a method on a small graph, so that the time on another graph excludes the compilation of its loops."""
+    from normplace.lab.tasks.selection import Graph
+    from normplace.lab.tasks.selection.select import select_nodes
+
+    if method not in WITHOUT_COMPILATION:
+        with contextlib.suppress(UsageError):  # reported for the user's graph
+            select_nodes(Graph.from_edges([[0, 1], [1, 2], [2, 0], [2, 3]]), task, method, budget=1)
 
 
 def _report(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from json import dumps
 from pathlib import Path
@@ -87,7 +88,7 @@ def study(
         for judgement in judgements:
             print("\n".join(terminal_lines(judgement, paint=paint)))
         print(f"{len(judgements)} claims: {verdicts_text(judgements)}.")
-    print(f"{finished} trials recorded in {path}; '{program()} report {out}' writes the page.")
+    print(f"{finished} trials recorded in {path}; '{program()} report {shlex.quote(str(out))}' writes the page.")
     for label, reason in failures.items():
         print(f"{paint('failed', 'bad')}: {label}: {reason}")
     return 1 if failures else 0

@@ -71,3 +71,14 @@ def test_pyg_networks(graph):
     assert "norms.0" in proposed(GIN(3, DIM, **kwargs), *graph)
     stack = npl.models.GraphStack(npl.models.GENConv, 3, DIM, 1, 1, placement="pre", norm="layer")
     assert "final_norm" in proposed(stack, *graph)
+
+
+@pytest.mark.parametrize("name", ["LayerNorm", "PairNorm"])
+def test_one_statistic_of_a_whole_graph_keeps_a_scale(name, graph):
+    from torch_geometric.nn import norm
+
+    torch.manual_seed(0)
+    model = Net(lambda dim: norm.LayerNorm(dim) if name == "LayerNorm" else norm.PairNorm())
+    assert {site.kind for site in npl.audit(model, *graph).sites} == {"graph"}
+    assert proposed(model, *graph) == []
+    assert all(site.kept > 0.5 for site in npl.survival(model, *graph).sites)

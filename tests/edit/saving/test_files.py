@@ -124,3 +124,19 @@ def test_a_full_disk_leaves_nothing(failing, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", fsync)
     assert main([*words[:3], "post", *words[4:]]) == 2  # the saved model is unchanged
     assert {path.name: path.read_bytes() for path in (tmp_path / "moved").iterdir()} == kept
+
+
+def test_the_weights_of_another_model_are_not_overwritten(capsys, tmp_path):
+    family = build("llama")
+    family.model.save_pretrained(tmp_path / "hf")
+    kept = {path.name: path.read_bytes() for path in (tmp_path / "hf").iterdir()}
+    assert main(["move", str(tmp_path / "hf"), "--to", "peri", "--out", str(tmp_path / "hf")]) == 2
+    assert "holds another model (model.safetensors)" in capsys.readouterr().err
+    moved = npl.move(family.model, *family.inputs, to="peri")
+    with pytest.raises(npl.UsageError, match="choose another folder"):
+        moved.save_pretrained(tmp_path / "hf")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "hf").iterdir()} == kept
+    moved.save_pretrained(tmp_path / "moved")
+    moved.save_pretrained(tmp_path / "moved")  # the same kind of files are replaced
+    with pytest.raises(npl.UsageError, match=r"holds another model \(normplace.safetensors\)"):
+        npl.edit.save(moved, tmp_path / "moved")

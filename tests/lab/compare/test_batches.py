@@ -118,6 +118,21 @@ def test_samples_of_a_loader_are_held_out_of_every_epoch(shuffle):
     assert chosen != reported
 
 
+class Sampled(DataLoader):
+    """A loader that makes its batches after collating, as PyG's loaders of neighbours do."""
+
+    def _get_iterator(self):
+        batches = super()._get_iterator()
+        return ((x + 100, y) for x, y in batches)
+
+
+def test_a_loader_that_makes_its_own_batches_is_read_as_it_is():
+    samples = TensorDataset(torch.arange(60.0)[:, None], torch.zeros(60))
+    held = hold_out(Sampled(samples, batch_size=3), loss, "make")
+    assert min(means(held)) >= 100**2
+    assert all(float(x.min()) >= 100 for x, _ in take(held.batches, 30))
+
+
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_too_few_batches_to_hold_out(count):
     with pytest.raises(UsageError, match="make has too few training batches to hold some out: return validate"):

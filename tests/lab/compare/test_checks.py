@@ -173,3 +173,15 @@ def test_inputs_are_recorded_from_the_loss():
     args, kwargs = first_call(model, lambda model, batch: model(x=batch[0]).mean(), (x, y))
     assert args == () and kwargs["x"] is x
     assert not model._forward_pre_hooks
+
+
+def test_a_function_without_a_seed_and_batches_that_fail():
+    with pytest.raises(UsageError, match=r"must take a seed, and return \(model, batches, loss\)"):
+        FactoryTask(lambda: (TinyNet(), torch.zeros(1))).start(0)
+
+    def broken():
+        yield from ()
+        raise ImportError("a sampler is missing")
+
+    with pytest.raises(UsageError, match=r"cannot be read \(ImportError: a sampler is missing\)"):
+        FactoryTask(lambda seed: (TinyNet(), broken(), loss)).start(0)

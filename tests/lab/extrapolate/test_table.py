@@ -60,6 +60,7 @@ def test_rows_with_missing_values_are_left_out_on_request(tmp_path):
         ("a,\n1,2\n", "column 2 of t.csv has no name"),
         ("a,a\n1,2\n", "t.csv has two columns called 'a'"),
         ("a,b\n1,2\n1,2,3\n", "line 3 of t.csv has 3 cells, but the header has 2."),
+        ("a,b c\n1,male\n", r"column 'b c' of t.csv has 'male' in line 2, .* --drop 'b c'\."),
         ("a,b\n1,male\n", r"column 'b' of t.csv has 'male' in line 2, .* --drop b\."),
         ("a,b\n1,inf\n", "'inf' in line 2, which is not a finite number"),
         ("a,b\n1,1_000\n", "'1_000' in line 2, which is not a finite number"),

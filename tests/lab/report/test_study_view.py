@@ -46,6 +46,16 @@ def test_two_scales_are_one_section_with_the_larger_first(sections, view):
     assert [len(runs) for runs in page.figures.values()] == [2, 2]
 
 
+def test_scale_smoke_has_no_verdicts_and_no_counts(sections, view):
+    one_seed = [record for record in sections[0].records if record.seed == 0]
+    smoke = at_scale(sections[0], "smoke", one_seed)
+    assert view(smoke).is_functional_check and not view(smoke, at_scale(sections[0], "laptop")).is_functional_check
+    text = Page(render_report([smoke])).text
+    assert "Scale smoke is a functional check" in text
+    assert "Checks: " not in text
+    assert "would pass by chance" not in text
+
+
 def test_a_claim_without_results_at_the_larger_scale_comes_from_the_smaller(sections, view):
     section = dataclasses.replace(sections[0], study=dataclasses.replace(sections[0].study, figures=lambda records: []))
     others = [record for record in section.records if record.config["dataset"] != "linear"]

@@ -33,8 +33,9 @@ Loaded = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 def from_factory(reference: str) -> Loaded:
     """Call ``package.module:factory`` or ``file.py:factory``, which returns a model and its inputs.
 
-    The factory takes no arguments. It returns ``(model, input, …)``, where a final dict holds keyword arguments, or a
-    single model that has ``dummy_inputs``, as Hugging Face's models do.
+    The factory takes no arguments. It returns ``(model, input, …)``, or a single model that has ``dummy_inputs``, as
+    Hugging Face's models do. A final dict holds keyword arguments if the model has an argument of one of these names;
+    otherwise it is an input, such as the edges of a heterogeneous graph.
 
     Raises:
         UsageError: If there is no such factory, or it returns something else.
@@ -49,10 +50,18 @@ def from_factory(reference: str) -> Loaded:
     model, *rest = result if isinstance(result, tuple | list) else (result,)
     if not isinstance(model, nn.Module):
         raise UsageError(f"{reference} returned {type(model).__name__} instead of a model: return (model, inputs).")
-    kwargs = rest.pop() if rest and isinstance(rest[-1], dict) else {}
+    kwargs = rest.pop() if rest and isinstance(rest[-1], dict) and _are_keywords(model, rest[-1]) else {}
     if not rest and not kwargs:
         kwargs = dict(getattr(model, "dummy_inputs", None) or {})
     return model, tuple(rest), kwargs
+
+
+def _are_keywords(model: nn.Module, inputs: Mapping[Any, Any]) -> bool:
+    """Whether a dict holds keyword arguments of a model, rather than being an argument itself."""
+    parameters = inspect.signature(model.forward).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return all(isinstance(name, str) for name in inputs)
+    return not inputs or any(name in parameters for name in inputs)
 
 
 def from_config(path: Path) -> Loaded:

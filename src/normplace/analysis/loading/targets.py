@@ -54,6 +54,12 @@ def find_target(target: str) -> FactoryTarget | ConfigTarget:
         if path.suffix == ".py":
             raise _needs_function(target)
         if path.is_dir() and not (path / "config.json").is_file():
+            if (path / "placement.json").is_file():
+                raise UsageError(
+                    f"the folder {quoted(target)} holds the weights of an edited model without its code: write a "
+                    f"function that returns (npl.edit.load({target!r}, model, *inputs), *inputs), and pass "
+                    "file.py:function."
+                )
             raise UsageError(f"the folder {quoted(target)} has no config.json: pass {FORMS}.")
         return ConfigTarget(path)
     if ":" in target:

@@ -10,6 +10,7 @@ no root or no squares, so they are not found.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -248,7 +249,7 @@ def _division(
     numerator: _Numerator,
     eps: tuple[float | None, torch.dtype | None],
 ) -> Division:
-    if statistic.names & SPREADS:
+    if statistic.names & SPREADS or _is_shared_by_rows(graph, statistic, numerator):
         kind = "graph"
     elif statistic.is_frozen or not _runs_over_features(graph, statistic.reduction):
         kind = "batch"
@@ -269,6 +270,12 @@ def _division(
         precision=statistic.precision,
         extent=None if root.name in REDUCTIONS else graph.values[root.inputs[0]].extent,
     )
+
+
+def _is_shared_by_rows(graph: Graph, statistic: _Statistic, numerator: _Numerator) -> bool:
+    """Whether all rows of a matrix are divided by one number, as by PyG's LayerNorm of a single graph."""
+    shape, root = graph.values[numerator.value].shape, graph.values[statistic.root.outputs[0]].shape
+    return len(shape) == 2 and shape[0] > 1 and math.prod(root) == 1
 
 
 def _runs_over_features(graph: Graph, reduction: Node | None) -> bool:

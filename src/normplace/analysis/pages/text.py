@@ -15,24 +15,27 @@ ROLES = {"error": "bad", "warning": "doubt", "note": "open"}
 """The colour of each severity."""
 
 
-def report(audit: Audit, paint: Paint = unpainted) -> str:
+def report(audit: Audit, paint: Paint = unpainted, width: int = WIDTH) -> str:
     """The placement, the blocks, the sites and the findings.
 
     Args:
         audit: The audit.
         paint: Colours headings and severities.
+        width: The largest width of sentences, in characters.
     """
     lines = [paint(headline(audit), "heading"), ""]
-    lines += [f"  {equation}   {description}" for equation, description in block_lines(audit.blocks)]
+    equations = block_lines(audit.blocks)
+    longest = max((len(equation) for equation, _ in equations), default=0)
+    lines += [f"  {equation:{longest}}   {description}" for equation, description in equations]
     lines += [""] if audit.blocks else []
     if audit.sites:
         headings, *body = table(audit.sites)
         first, *rest = text_table(headings, body).splitlines()
         lines += [paint(first, "heading"), *rest]
-    lines += _unknown(audit.unknown)
+    lines += _unknown(audit.unknown, width)
     lines += ["", paint(findings_line(audit.findings), "heading")]
     for finding in audit.findings:
-        lines += _finding(finding, paint)
+        lines += _finding(finding, paint, width)
     return "\n".join(lines)
 
 
@@ -112,13 +115,13 @@ def table(sites: Sequence[Site]) -> list[tuple[str, ...]]:
     return [tuple(line[column] for column in filled) for line in lines]
 
 
-def _unknown(unknown: Sequence[Unknown]) -> list[str]:
+def _unknown(unknown: Sequence[Unknown], width: int) -> list[str]:
     """The parts that are not understood, one line for modules that differ only in numbers."""
     groups: dict[tuple[str, str], list[str]] = {}
     for each in unknown:
         groups.setdefault((each.operator, each.reason), []).append(each.module)
     lines = [f"not understood: {name} in {folded(modules)}: {reason}." for (name, reason), modules in groups.items()]
-    wrapped = [textwrap.wrap(line, WIDTH, subsequent_indent="    ", break_long_words=False) for line in lines]
+    wrapped = [textwrap.wrap(line, width, subsequent_indent="    ", break_long_words=False) for line in lines]
     return ["", *(part for parts in wrapped for part in parts)] if lines else []
 
 
@@ -128,8 +131,8 @@ def findings_line(findings: Sequence[Finding]) -> str:
     return "findings: " + (", ".join(_count(n, severity) for severity, n in counts.items()) or "none")
 
 
-def _finding(finding: Finding, paint: Paint) -> list[str]:
+def _finding(finding: Finding, paint: Paint, width: int) -> list[str]:
     text = f"{finding.severity}: {finding.rule}: {finding.evidence} {finding.consequence} {finding.remedy}"
-    lines = textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_long_words=False)
+    lines = textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ", break_long_words=False)
     mark = f"{finding.severity}:"
     return [lines[0].replace(mark, paint(mark, ROLES[finding.severity]), 1), *lines[1:]]

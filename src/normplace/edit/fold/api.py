@@ -183,7 +183,8 @@ def _target(analysis: Analysis, finder: ReaderFinder, path: str, indices: list[N
     if not site.own_module or is_outside_tree(path):
         return f"it is part of the code of {site.module or 'the model'!r} instead of a module" if norm.affine else None
     if norm.kind not in ("layer", "rms"):
-        return f"it is of kind {norm.kind!r}, and fold knows LayerNorm and RMSNorm"
+        advice = " (torch.nn.utils.fuse_conv_bn_eval folds it for inference)" if norm.kind == "batch" else ""
+        return f"it is of kind {norm.kind!r}, and fold knows LayerNorm and RMSNorm{advice}"
     module = analysis.model.get_submodule(path)
     if is_parametrized(module):
         return "its parameters are computed by a parametrization"

@@ -125,8 +125,9 @@ class Changes:
         lines = [_placement_line(self.before, self.after), *self.equations] if self.equations else []
         is_headed = not lines and bool(self.note and self.where("replaced"))
         lines += [self.note] if is_headed else []
+        width = max(8, *(len(site.slot) for site in self.sites)) if self.sites else 8
         for action in ACTIONS:
-            lines += _summary_lines(self.where(action))
+            lines += _summary_lines(self.where(action), width)
         lines += [f"  {self.note}"] if self.note and not is_headed else []
         lines += [f"  refused: {reason}" for reason in self.refused]
         lines += [f"  warning: {warning}" for warning in self.warnings]
@@ -139,18 +140,25 @@ def _placement_line(before: str | None, after: str | None) -> str:
     return first if first == last else f"{first} -> {last}"
 
 
-def _summary_lines(sites: Sequence[Change]) -> list[str]:
-    """One line for all norms whose names differ only in their numbers."""
+def _summary_lines(sites: Sequence[Change], width: int) -> list[str]:
+    """One line for all norms whose names differ only in their numbers.
+
+    Args:
+        sites: The norms.
+        width: The width of the column of slots.
+    """
     groups: dict[tuple[str, ...], list[Change]] = {}
     for site in sites:
         groups.setdefault((site.slot, pattern(site.name), pattern(site.before)), []).append(site)
     lines = []
     for (slot, name, before), group in groups.items():
+        if len(group) == 1:
+            name, before = group[0].name, group[0].before
         origin = f" from {before}" if before else ""
         first, last = group[0].note, group[-1].note
         same = len({site.note for site in group}) == 1
         note = first if same else f"{first} … {last.rpartition(' ')[2]}"
-        line = f"  {group[0].action:8} {len(group):4} x {slot:8} {name}{origin}"
+        line = f"  {group[0].action:8} {len(group):4} x {slot:{width}} {name}{origin}"
         lines.append(f"{line}  ({note})" if note else line)
     return lines
 
@@ -160,9 +168,11 @@ def _fusion_lines(fusions: Sequence[Fusion]) -> list[str]:
     groups: dict[tuple[Any, ...], list[Fusion]] = {}
     for fusion in sorted(fusions, key=lambda fusion: not fusion.fused):
         norms = tuple(pattern(name) for name in fusion.norms)
-        groups.setdefault((fusion.fused, fusion.parts, pattern(fusion.name), norms, fusion.reason), []).append(fusion)
+        reason = " ".join(map(pattern, fusion.reason.split(" ")))
+        groups.setdefault((fusion.fused, fusion.parts, pattern(fusion.name), norms, reason), []).append(fusion)
     lines = []
     for (fused, parts, name, norms, reason), group in groups.items():
+        reason = group[0].reason if len({fusion.reason for fusion in group}) == 1 else reason
         saved = sum(fusion.bytes_saved for fusion in group)
         end = f"  [{', '.join(norms)}]" if norms and parts != "norm" else ""
         end += f"  saves {saved:,} bytes per forward pass" if fused else ""

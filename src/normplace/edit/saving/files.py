@@ -82,14 +82,38 @@ def save(model: nn.Module, folder: str | Path, arguments: Mapping[str, Any] | No
         arguments: The arguments of its last move, to be checked against the model's record; None to skip the check.
 
     Raises:
-        UsageError: If the folder cannot be written, the model is on the meta device, or
-            the arguments are not those of its move.
+        UsageError: If the folder cannot be written or holds another model, the model is on the meta device, or the
+            arguments are not those of its move.
     """
     moves = changes(model).moves
     if arguments is not None and moves and _without_none(arguments) != _without_none(moves[-1]):
         raise UsageError(f"the model was moved with {moves[-1]}, not with {dict(arguments)}: leave the arguments out.")
+    require_no_other_model(Path(folder), WEIGHTS)
     with write_folder(Path(folder)) as draft:
         write_model(model, draft, WEIGHTS)
+
+
+def require_no_other_model(folder: Path, weights: str) -> None:
+    """Check that writing an edited model does not replace the files of a model that was saved in another way.
+
+    Args:
+        folder: The folder to write to.
+        weights: The name of the weights file to write.
+
+    Raises:
+        UsageError: If the folder holds such a model.
+    """
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    is_own = {RECORD, weights} <= names
+    others = [name for name in sorted(names) if name == RECORD or _is_weights(name)]
+    if others and not is_own:
+        raise UsageError(
+            f"{folder} holds another model ({others[0]}), which an edited one would damage: choose another folder."
+        )
+
+
+def _is_weights(name: str) -> bool:
+    return name.startswith(("model", "pytorch_model", "normplace")) and name.endswith((".safetensors", ".bin"))
 
 
 def _without_none(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,14 @@ from normplace.analysis.loading.models import Loaded, from_config, hf_inputs
 from normplace.edit.model.copying import require_memory
 from normplace.edit.record.changes import changes
 from normplace.edit.record.input_spec import random_inputs
-from normplace.edit.saving.files import FolderDraft, load_moved, read_record, write_folder, write_model
+from normplace.edit.saving.files import (
+    FolderDraft,
+    load_moved,
+    read_record,
+    require_no_other_model,
+    write_folder,
+    write_model,
+)
 from normplace.errors import UsageError
 
 MODEL_TYPE = "normplace_moved"
@@ -58,7 +65,7 @@ def save_pretrained(model: nn.Module, folder: str | Path, state_dict: dict[str, 
 
     Raises:
         UsageError: If the model is not a class of transformers, the inputs of its move cannot be described, or the
-            folder cannot be written.
+            folder cannot be written or holds another model.
     """
     import transformers
 
@@ -73,6 +80,7 @@ def save_pretrained(model: nn.Module, folder: str | Path, state_dict: dict[str, 
             "the model was moved on inputs that a file cannot describe, so loading could not repeat the move: move it "
             "on tensors, or use normplace.edit.save."
         )
+    require_no_other_model(Path(folder), WEIGHTS)
     with write_folder(Path(folder)) as draft:
         write_model(model, draft, WEIGHTS, state_dict)
         _write_config(model, draft)
@@ -109,7 +117,7 @@ def is_moved(folder: Path) -> bool:
     """Whether a folder holds a moved Hugging Face model."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(config, dict) and config.get("model_type") == MODEL_TYPE
 

@@ -64,8 +64,9 @@ class FactoryTask(Task):
         except UsageError:
             raise
         except Exception as error:
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            raise UsageError(f"{self.name}({seed}) failed ({reason[:200]}): call it to see where.") from error
+            if not _takes_seed(self.function):
+                raise UsageError(f"{self.name} must take a seed, and return {SHAPE}.") from error
+            raise UsageError(f"{self.name}({seed}) failed ({_reason(error)}): call it to see where.") from error
         if isinstance(made, Start):
             return made
         if is_training_object(made):
@@ -78,7 +79,14 @@ class FactoryTask(Task):
         validate = rest[0] if rest else None
         if validate is not None and _takes_split(validate):
             return Start(model, batches, loss, validate)
-        held = hold_out(batches, loss, self.name)
+        try:
+            held = hold_out(batches, loss, self.name)
+        except UsageError:
+            raise
+        except Exception as error:
+            raise UsageError(
+                f"the batches of {self.name} cannot be read ({_reason(error)}): iterate over them to see where."
+            ) from error
         self.notes = (held.note if validate is None else f"{held.note} They choose the learning rate only.",)
         if validate is None and self.better == "larger":
             raise UsageError(f"{self.name} returns no validate, so its loss is compared: leave better='larger' out.")
@@ -93,6 +101,21 @@ class FactoryTask(Task):
             return report(model) if split == "report" else sign * choose(model, split)
 
         return validate
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+
+
+def _takes_seed(function: Callable[..., Any]) -> bool:
+    """Whether a function can be called with one argument."""
+    try:
+        inspect.signature(function).bind(0)
+    except TypeError:
+        return False
+    except ValueError:  # a builtin without a signature
+        return True
+    return True
 
 
 def _takes_split(validate: Any) -> bool:

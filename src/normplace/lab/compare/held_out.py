@@ -133,10 +133,15 @@ def _bytes_of(batch: Any) -> int:
     return sum(tensor.nbytes for tensor in tensors_of(batch))
 
 
+def _makes_own_batches(loader: DataLoader[Any]) -> bool:
+    """Whether a subclass changes the batches after they are collated, as PyG's loaders of neighbours do."""
+    return any(getattr(type(loader), name) is not getattr(DataLoader, name) for name in ("__iter__", "_get_iterator"))
+
+
 def _split_loader(loader: DataLoader[Any]) -> tuple[list[Any], Batches] | None:
-    """Hold samples of a loader's dataset out; None if the loader has an order of its own."""
+    """Hold samples of a loader's dataset out; None if the loader has an order or batches of its own."""
     dataset, size = loader.dataset, loader.batch_size
-    known = type(loader.sampler) in (RandomSampler, SequentialSampler)
+    known = type(loader.sampler) in (RandomSampler, SequentialSampler) and not _makes_own_batches(loader)
     if not known or size is None or not isinstance(dataset, Sized):
         return None
     number = _number(len(loader)) * size

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from normplace.analysis.recording.passes import evaluating
 from normplace.analysis.recording.structures import fresh_inputs, tensors_of
-from normplace.edit.saving.files import WEIGHTS, load, save, write_folder, write_model
+from normplace.edit.saving.files import WEIGHTS, load, require_no_other_model, save, write_folder, write_model
 from normplace.edit.verify.capture import Arguments
 from normplace.errors import UsageError
 from normplace.lab.compare.edits import AS_IS, Edit, parse_edit
@@ -38,6 +38,7 @@ def train_winner(comparison: Comparison, task: Task, folder: str | Path, edit: E
         UsageError: If every seed of the winner diverged, loading cannot repeat the edit, or the folder cannot be
             written.
     """
+    require_no_other_model(Path(folder), WEIGHTS)
     trials = comparison.trials()[comparison.winner]
     record = next((record for record in trials.final if trials.scores[record.seed] is not None), None)
     if record is None:
@@ -73,6 +74,7 @@ def save_winner(
     Raises:
         UsageError: If loading cannot repeat the edit, as for a user's function, or the folder cannot be written.
     """
+    require_no_other_model(Path(folder), WEIGHTS)
     _check_loads(comparison, model, original, inputs)
     with write_folder(Path(folder)) as written:
         write_model(model, written, WEIGHTS)

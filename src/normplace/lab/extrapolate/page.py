@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,11 @@ from normplace.lab.report.figure import ChartView, FigureView
 from normplace.lab.report.page import render_page
 from normplace.lab.report.specs import curves
 from normplace.lab.trials.study import Figure
+
+TICKS = 3
+"""The largest number of powers of ten on each side of zero."""
+MOST_LINEAR = 10
+"""Ranges of the targets from which on powers of ten are better ticks than evenly spaced numbers."""
 
 
 def render(result: Extrapolation) -> str:
@@ -51,7 +57,7 @@ def figure(result: Extrapolation, target: int) -> Figure:
     scale = {"type": "symlog", "constant": high - low, "zero": False}
     spec = curves(
         x={"field": "distance", "title": "ranges beyond the data", "scale": {"type": "log"}},
-        y={"field": "middle", "title": f"predictions of {name}", "scale": scale},
+        y={"field": "middle", "title": f"predictions of {name}", "scale": scale, **_ticks(rows, high - low)},
         series="model",
         order=[model.name for model in models],
         low="lowest",
@@ -70,6 +76,23 @@ def figure(result: Extrapolation, target: int) -> Figure:
         spec=spec,
         alt=f"Range of the predictions of {name} at growing distance from the data.",
     )
+
+
+def _ticks(rows: list[dict[str, Any]], span: float) -> dict[str, Any]:
+    """An axis with zero and powers of ten on both sides; the renderer's own if predictions stay near the targets.
+
+    Args:
+        rows: The predictions.
+        span: The range of the targets, beyond which the axis is logarithmic.
+    """
+    lowest = min((row["lowest"] for row in rows), default=0.0)
+    highest = max((row["highest"] for row in rows), default=0.0)
+    farthest = max(-lowest, highest)
+    if not 0 < MOST_LINEAR * span < farthest:
+        return {}
+    first, last = math.ceil(math.log10(span)), math.floor(math.log10(farthest))
+    powers = [10.0**exponent for exponent in range(last, first - 1, -max(1, math.ceil((last - first + 1) / TICKS)))]
+    return {"axis": {"values": sorted(v for v in (0.0, *powers, *(-p for p in powers)) if lowest <= v <= highest)}}
 
 
 def _rows(model: ModelReport, target: int) -> list[dict[str, Any]]:

@@ -95,7 +95,7 @@ class Extrapolation:
             where = f"leaves the range nowhere up to {FARTHEST} beyond the data"
         else:
             extreme = self.normed.extreme(target, DISTANCES[-1])
-            where = f"leaves the range {_place(own)}, and reaches {extreme:.3g} within {FARTHEST}"
+            where = f"leaves the range {_place(own)} and reaches {extreme:.3g} within {FARTHEST}"
         verdict = {"bounded": "bounded by proof"}.get(self.normed.boundedness.verdict, "not proven bounded")
         text = (
             f"A network with one LayerNorm, trained on the same rows, is {verdict}, {where}, and has an R² of "

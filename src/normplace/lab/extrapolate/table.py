@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,13 +131,14 @@ def _numbers(
                 empty = sum(row[place].lower() in MISSING for _, row in rows)
                 raise UsageError(
                     f"column {quoted(column)} of {path.name} has {empty} missing values, the first in line {line}: "
-                    f"fill them in, or leave out the rows with --drop-missing or the column with --drop {column}."
+                    "fill them in, or leave out the rows with --drop-missing or the column with "
+                    f"--drop {shlex.quote(column)}."
                 )
             value = _number(cell)
             if value is None or not math.isfinite(value):
                 raise UsageError(
                     f"column {quoted(column)} of {path.name} has {quoted(cell)} in line {line}, which is not a finite "
-                    f"number: encode it as a number, or leave the column out with --drop {column}."
+                    f"number: encode it as a number, or leave the column out with --drop {shlex.quote(column)}."
                 )
             values.append(value)
         else:

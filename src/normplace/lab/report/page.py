@@ -18,7 +18,7 @@ from normplace.lab.report.chart_renderer import ChartRenderer
 from normplace.lab.report.section import Section
 from normplace.lab.report.study_view import Anchors, StudyView
 from normplace.lab.trials.claims import Verdict
-from normplace.lab.trials.verdicts import counts_text, multiplicity, states_text
+from normplace.lab.trials.verdicts import FUNCTIONAL_CHECK, counts_text, multiplicity, states_text
 
 _PACKAGE = "normplace.lab.report"
 _SCRIPTS = ("figures.js", "tips.js", "filter.js", "views.js")
@@ -100,7 +100,7 @@ def render_page(template: str, *, command: str, title: str, **values: Any) -> st
         verdict_look=claim_look.verdict_look,
     )
     environment.tests["finite"] = math.isfinite
-    environment.globals.update(multiplicity=multiplicity, Verdict=Verdict)
+    environment.globals.update(multiplicity=multiplicity, Verdict=Verdict, FUNCTIONAL_CHECK=FUNCTIONAL_CHECK)
     script = "\n".join(map(_resource, _SCRIPTS))
     return html_page.render(
         _PACKAGE,

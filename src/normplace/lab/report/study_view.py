@@ -119,6 +119,11 @@ class StudyView:
         return sum((view.judgement.counts for view in self.claims), Counter())
 
     @property
+    def is_functional_check(self) -> bool:
+        """Whether all results are of scale smoke, which has no verdicts."""
+        return {run.section.scale for run in self.runs} == {"smoke"}
+
+    @property
     def sentence(self) -> str:
         """What the paper shows, or what the study tests."""
         return self.study.headline.sentence if self.study.headline else first_sentence(self.study.summary)

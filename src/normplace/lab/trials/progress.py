@@ -1,4 +1,4 @@
-"""Live progress of trials on a terminal."""
+"""Progress of trials: live on a terminal, now and then a line in a log."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+SECONDS_BETWEEN_LINES = 30.0
+"""Seconds between two lines of a log that is not a terminal."""
 MOST_SHOWN = 8
 """Running trials that are listed."""
 
@@ -22,7 +24,7 @@ class Progress:
     """Live view of running and finished trials and the time left.
 
     Args:
-        stream: Output; if it is not a terminal, only notes are written.
+        stream: Output; if it is not a terminal, notes and one line every half minute are written.
         unit: What is counted.
     """
 
@@ -32,7 +34,7 @@ class Progress:
         self._done = self._failed = self._skipped = 0
         self._labels: Sequence[str] = ()
         self._title, self._unit = "", unit
-        self._start = 0.0
+        self._start = self._last_line = 0.0
 
     def note(self, text: str) -> None:
         """Print a note that stays on the screen."""
@@ -50,7 +52,7 @@ class Progress:
         self._title, self._labels, self._skipped = title, labels, skipped
         self._done = self._failed = 0
         self._running.clear()
-        self._start = time.monotonic()
+        self._start = self._last_line = time.monotonic()
         if not self.console.is_terminal:
             yield
             return
@@ -66,6 +68,10 @@ class Progress:
         self._running.pop(index, None)
         self._done += 1
         self._failed += not ok
+        now = time.monotonic()
+        if not self.console.is_terminal and now - self._last_line >= SECONDS_BETWEEN_LINES:
+            self._last_line = now
+            self.console.print(self._head(), soft_wrap=True)
 
     def time_left(self) -> float | None:
         """Estimated seconds left; None until a trial has finished."""
@@ -73,17 +79,20 @@ class Progress:
             return None
         return (time.monotonic() - self._start) / self._done * (len(self._labels) - self._done)
 
-    def _view(self) -> Group:
-        total = len(self._labels) + self._skipped
-        done = self._done + self._skipped
+    def _head(self) -> Text:
+        """Counts and times in one line."""
         left = self.time_left()
-        head = Text.assemble(
+        return Text.assemble(
             (self._title, "bold"),
-            f"  {done} of {total} {self._unit}",
+            f"  {self._done + self._skipped} of {len(self._labels) + self._skipped} {self._unit}",
             (f"  {self._failed} failed" if self._failed else "", "red"),
             f"  {clock(time.monotonic() - self._start)} so far",
             "" if left is None else f", about {clock(left)} left",
         )
+
+    def _view(self) -> Group:
+        total = len(self._labels) + self._skipped
+        done = self._done + self._skipped
         rows = Table.grid(padding=(0, 2))
         for index, since in list(self._running.items())[:MOST_SHOWN]:
             rows.add_row("  " + self._labels[index], clock(time.monotonic() - since))
@@ -91,7 +100,7 @@ class Progress:
             rows.add_row(f"  and {len(self._running) - MOST_SHOWN} more", "")
         bar = Table.grid()
         bar.add_row(ProgressBar(total=max(total, 1), completed=done, width=60))  # a table ends its line
-        return Group(head, bar, rows)
+        return Group(self._head(), bar, rows)
 
 
 def clock(seconds: float) -> str:
