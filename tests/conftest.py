@@ -54,10 +54,14 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def nothing_from_outside(tmp_path_factory):
+    cache, base = tmp_path_factory.mktemp("cache"), tmp_path_factory.getbasetemp()
+    charts = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "charts"
+    charts.mkdir(exist_ok=True)
+    (cache / "charts").symlink_to(charts)  # several tests draw the committed results, in any of the processes
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("NORMPLACE_DATA", raising=False)
         patch.setenv("NORMPLACE_OFFLINE", "1")
-        patch.setenv("NORMPLACE_CACHE", str(tmp_path_factory.mktemp("cache") / "never-made"))
+        patch.setenv("NORMPLACE_CACHE", str(cache))
         yield
 
 

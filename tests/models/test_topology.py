@@ -151,6 +151,21 @@ def test_reading_the_edges_in_parts_changes_no_bit(name, monkeypatch):
     assert torch.equal(topology(name, edges, 45), whole)
 
 
+@pytest.mark.parametrize("name", ["pagerank", "eigenvector"])
+def test_the_compiled_loop_changes_no_bit(name, monkeypatch):
+    pytest.importorskip("numba", reason="numba compiles the loop")
+    from normplace.models import edge_loops
+
+    calls, loop = [], edge_loops.add_along_edges
+    monkeypatch.setattr(edge_loops, "add_along_edges", lambda *arrays: calls.append(loop(*arrays)))
+    edges = torch.randint(40, (2, 300), generator=torch.Generator().manual_seed(0))
+    expected = topology(name, edges, 45)
+    assert calls == [], "small graphs are not compiled for"
+    monkeypatch.setattr(centrality, "COMPILED", 0)
+    assert torch.equal(topology(name, edges, 45), expected)
+    assert calls, "the loop was not compared"
+
+
 def test_triangles_do_not_depend_on_the_chunk(nx):
     edges = edges_of(nx.powerlaw_cluster_graph(70, 5, 0.6, seed=4))
     edges = centrality.simple_edges(edges, 70, undirected=True)

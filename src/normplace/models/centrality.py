@@ -13,11 +13,14 @@ from torch import Tensor
 
 from normplace._shared.edge_keys import sorted_keys, split_keys
 from normplace.errors import UsageError
+from normplace.ops.backends import INSTALLED
 from normplace.ops.indices import check_edge_index, check_range
 from normplace.ops.tracing import all_plain, in_transform, is_traced
 
 CHUNK = 4_000_000
 """Edges that are read at once, so that temporary tensors stay small on large graphs."""
+COMPILED = 10_000_000
+"""Edges above which a loop compiled by numba takes less time with its compilation than tensor operations."""
 
 
 def checked_edges(edges: Tensor, num_nodes: int) -> Tensor:
@@ -144,6 +147,18 @@ def triangles(edges: Tensor, num_nodes: int, chunk: int = CHUNK) -> Tensor:
     return counts
 
 
+def _add_along(edges: Tensor, values: Tensor, sums: Tensor) -> Tensor:
+    """Add the value of each edge's source to the sum of its target, in the order of the edges."""
+    if edges.shape[1] > COMPILED and INSTALLED["numba"] and _has_array(values):
+        from normplace.models.edge_loops import add_along_edges
+
+        add_along_edges(edges[0].numpy(), edges[1].numpy(), values.numpy(), sums.numpy())
+        return sums
+    for source, target in zip(edges[0].split(CHUNK), edges[1].split(CHUNK), strict=True):
+        sums.index_add_(0, target, values[source])
+    return sums
+
+
 def pagerank(edges: Tensor, num_nodes: int, label: Tensor, damping: float, tolerance: float = 1e-12) -> Tensor:
     """PageRank (Brin, Page 1998) in each graph of a disjoint union, summing to 1 in each.
 
@@ -162,9 +177,7 @@ def pagerank(edges: Tensor, num_nodes: int, label: Tensor, damping: float, toler
     rank = 1 / size
     # Every step multiplies the change by the damping, so this many steps always suffice.
     for _ in range(10_000):
-        moved, given = torch.zeros_like(rank), share * rank
-        for source, target in zip(edges[0].split(CHUNK), edges[1].split(CHUNK), strict=True):
-            moved.index_add_(0, target, given[source])
+        moved = _add_along(edges, share * rank, torch.zeros_like(rank))
         idle = graph_total(dangling * rank, label, num_nodes)
         new = damping * (moved + idle / size) + (1 - damping) / size
         change = float(((new - rank).abs() * size).mean()) if num_nodes else 0.0
@@ -197,7 +210,7 @@ def eigenvector(edges: Tensor, num_nodes: int, tolerance: float, iterations: int
     x = torch.ones(num_nodes, dtype=torch.float64, device=edges.device)
     size = graph_total(x, label, num_nodes)
     for _ in range(iterations):
-        new = x.index_add(0, edges[1], x[edges[0]])
+        new = _add_along(edges, x, x.clone())
         new = new / (graph_total(new.square(), label, num_nodes) / size).sqrt()
         if num_nodes == 0 or float((new - x).abs().max()) < tolerance:
             return new

@@ -24,18 +24,21 @@ def refuse_randomness(model: nn.Module) -> None:
         UsageError: If a batch norm uses batch statistics, or a dropout is active.
     """
     for name, module in model.named_modules():
-        label = f"{type(module).__name__} {name!r}" if name else type(module).__name__
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and (module.training or module.running_mean is None):
-            raise UsageError(f"{label} {BATCH_STATISTICS}")
+            raise UsageError(f"{_label(name, module)} {BATCH_STATISTICS}")
         if not module.training:
             continue
         if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
-            raise UsageError(f"{label} in training mode {DROPOUT}")
+            raise UsageError(f"{_label(name, module)} in training mode {DROPOUT}")
         rate = 0.0
         if isinstance(module, nn.MultiheadAttention) or (isinstance(module, nn.RNNBase) and module.num_layers > 1):
             rate = module.dropout
         if rate > 0:
-            raise UsageError(f"the dropout of {label} in training mode {DROPOUT}")
+            raise UsageError(f"the dropout of {_label(name, module)} in training mode {DROPOUT}")
+
+
+def _label(name: str, module: nn.Module) -> str:
+    return f"{type(module).__name__} {name!r}" if name else type(module).__name__
 
 
 @contextmanager
@@ -71,7 +74,10 @@ def unchanged_buffers(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def differentiable(model: nn.Module) -> Iterator[None]:
     """Disable cuDNN for recurrent networks, because cuDNN differentiates them in training mode only."""
-    recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
+    # Without a GPU there is no cuDNN, and the modules need not be searched.
+    recurrent = torch.backends.cudnn.is_available() and any(
+        isinstance(module, nn.RNNBase) for module in model.modules()
+    )
     with torch.backends.cudnn.flags(enabled=False) if recurrent else nullcontext():
         yield
 

@@ -12,7 +12,9 @@ from tests.lab.tasks.graphs.molecule_cases import OGB, ogb_graphs
 from tests.lab.tasks.recommend.recommend_cases import clustered
 from tests.lab.tasks.tables import accept, csv, labelled_fields, protein_table, some_faces
 
-from normplace.lab.report.charts import render_chart
+from normplace.lab.report.chart_layout import WIDE
+from normplace.lab.report.chart_renderer import ChartRenderer
+from normplace.lab.report.charts import chart_request, place_chart
 from normplace.lab.tasks.graphs.molecules import molecules_from_ogb, write_molecules
 from normplace.lab.tasks.regression.faces import write_faces
 from normplace.lab.trials.claims import Claim, Verdict, judge
@@ -37,10 +39,11 @@ def draw(figures: Sequence[Figure]) -> list[str]:
     """Charts of the figures, after checks that every figure has data and a title of its own."""
     assert len({figure.title for figure in figures}) == len(figures)
     assert all(figure.rows for figure in figures)
-    return [
-        render_chart(figure.spec, figure.rows, alt=figure.alt, prefix=f"f{number}")
-        for number, figure in enumerate(figures)
-    ]
+    with ChartRenderer(workers=1) as renderer:  # the report draws the same charts, and caches them
+        return [
+            place_chart(chart_request(figure.spec, figure.rows, WIDE), figure.alt, f"f{number}", renderer)
+            for number, figure in enumerate(figures)
+        ]
 
 
 def text_folder(folder: Path) -> None:

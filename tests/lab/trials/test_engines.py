@@ -24,6 +24,9 @@ from normplace.lab.trials.progress import Progress
 from normplace.lab.trials.runner import Run
 from normplace.lab.trials.study import load_study
 
+SHORT = {"epochs": 2, "sequences": 8, "rounds": 2, "directions": 2, "steps": 5}
+"""Every trial of the smoke study, with less training."""
+
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
@@ -39,7 +42,7 @@ def execute(study, out, engine, **overrides):
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
     """The smoke study on local processes."""
-    return reproducible(execute(EXTRAPOLATION, tmp_path_factory.mktemp("local"), LocalEngine(2)))
+    return reproducible(execute(EXTRAPOLATION, tmp_path_factory.mktemp("local"), LocalEngine(2), **SHORT))
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +75,7 @@ def test_an_unreachable_cluster_is_named(engine):
 
 
 def test_a_cluster_gives_the_records_of_local_processes(cluster, reference, tmp_path):
-    assert reproducible(execute(EXTRAPOLATION, tmp_path, cluster)) == reference
+    assert reproducible(execute(EXTRAPOLATION, tmp_path, cluster, **SHORT)) == reference
 
 
 def test_the_trial_of_a_killed_worker_is_retried(cluster, tmp_path):

@@ -13,6 +13,7 @@ from normplace.lab.studies import STUDIES, committed_results
 from normplace.lab.trials.claims import judge_all
 from normplace.lab.trials.engines import LocalEngine
 from normplace.lab.trials.more_seeds import Variants
+from normplace.lab.trials.per_seed import SuccessfulRecords
 from normplace.lab.trials.progress import Progress
 from normplace.lab.trials.record import trial_hash
 from normplace.lab.trials.runner import Run, read_run
@@ -121,7 +122,7 @@ def test_every_study_reads_added_seeds(path):
         judgements = judge_all(study.claims, records)
         before, total = total, sum(check.n for judgement in judgements for check in judgement.measurements)
     assert total > before
-    assert study.figures([record for record in [*recorded.records, *added] if record.status == "ok"])
+    assert study.figures(SuccessfulRecords([*recorded.records, *added]))
 
 
 def test_parts_on_official_splits_declare_their_number():

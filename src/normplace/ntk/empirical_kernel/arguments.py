@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 from collections.abc import Callable, Iterable
 from typing import NoReturn
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from normplace.errors import UsageError, unknown
 from normplace.ntk.checks import require_choice
-from normplace.ntk.empirical_kernel.deferred_checks import DeferredChecks
+from normplace.ntk.empirical_kernel.deferred_checks import DeferredChecks, are_few
 
 ParameterChoice = (
     str | nn.Parameter | Iterable[str] | Iterable[nn.Parameter] | Callable[[str, nn.Parameter], bool] | None
@@ -53,7 +54,8 @@ def check_samples(x1: Tensor, x2: Tensor | None, checks: DeferredChecks) -> None
         if x is not None and x.device.type == "meta":
             raise UsageError(f"{label} is on the meta device and has no values: use samples with values.")
         if x is not None and x.is_floating_point():
-            checks.require(torch.isfinite(x).all(), functools.partial(_refuse_infinite, label))
+            is_finite = all(map(math.isfinite, x.flatten().tolist())) if are_few(x) else torch.isfinite(x).all()
+            checks.require(is_finite, functools.partial(_refuse_infinite, label))
 
 
 def _refuse_infinite(label: str) -> NoReturn:

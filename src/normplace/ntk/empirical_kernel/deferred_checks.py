@@ -8,6 +8,14 @@ from typing import Self
 import torch
 from torch import Tensor
 
+# Numbers that are compared one by one in Python: on a CPU a few take less time than the overhead of tensor operations.
+FEW = 128
+
+
+def are_few(*tensors: Tensor) -> bool:
+    """Whether tensors are on the CPU and so small that Python compares their values faster."""
+    return tensors[0].device.type == "cpu" and sum(tensor.numel() for tensor in tensors) <= FEW
+
 
 class DeferredChecks:
     """Conditions that must be true, in the order in which they are reported.
@@ -17,7 +25,7 @@ class DeferredChecks:
     """
 
     def __init__(self) -> None:
-        self._conditions: list[tuple[Tensor, Callable[[], object]]] = []
+        self._conditions: list[tuple[Tensor | bool, Callable[[], object]]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -26,11 +34,11 @@ class DeferredChecks:
         if kind is None or issubclass(kind, Exception):
             self.settle()
 
-    def require(self, condition: Tensor, failure: Callable[[], object]) -> None:
+    def require(self, condition: Tensor | bool, failure: Callable[[], object]) -> None:
         """Add a condition.
 
         Args:
-            condition: A boolean tensor of one element.
+            condition: A boolean, or a boolean tensor of one element.
             failure: Raises the error if the condition is false.
         """
         self._conditions.append((condition, failure))
@@ -38,10 +46,9 @@ class DeferredChecks:
     def settle(self) -> None:
         """Read all conditions, and forget them; the first that is false raises its error."""
         conditions, self._conditions = self._conditions, []
-        if not conditions:
-            return
-        device = conditions[0][0].device  # a model may have its output on another device than the samples
-        values = torch.stack([condition.to(device) for condition, _ in conditions]).tolist()
-        for value, (_, failure) in zip(values, conditions, strict=True):
-            if not value:
+        tensors = [condition for condition, _ in conditions if isinstance(condition, Tensor)]
+        device = tensors[0].device if tensors else None  # a model may have its output on another one than the samples
+        values = iter(torch.stack([tensor.to(device) for tensor in tensors]).tolist() if tensors else ())
+        for condition, failure in conditions:
+            if not (next(values) if isinstance(condition, Tensor) else condition):
                 failure()

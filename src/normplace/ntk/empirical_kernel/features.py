@@ -58,6 +58,18 @@ class _FactoredWeight:
     with_bias: bool
 
 
+@dataclass(frozen=True)
+class _Assignment:
+    """Weights kept as factors, and parameters with dense gradients, with the sites that use them."""
+
+    pairs: tuple[_FactoredWeight, ...]
+    flat: tuple[tuple[str, tuple[int, ...]], ...]
+    kept: int
+    """Entries that are kept for each sample."""
+    longest: int
+    """Most positions of a weight that is kept as factors."""
+
+
 class FeatureExtractor:
     """Computes :class:`Features` of samples under a plan.
 
@@ -85,23 +97,26 @@ class FeatureExtractor:
             if plan.jacobian_parameters
             else None
         )
-        self._pairs: list[_FactoredWeight] = []
-        self._flat: list[tuple[str, tuple[int, ...]]] = []
-        kept = self._assign(diagonal)
-        sample = torch.empty(0, dtype=plan.dtype).element_size()
+        key = output, diagonal
+        if key not in plan.assignments:
+            plan.assignments[key] = self._assign(diagonal)
+        chosen: _Assignment = plan.assignments[key]
+        self._pairs, self._flat = chosen.pairs, chosen.flat
+        sample = plan.dtype.itemsize
         rest = sum(p.numel() for p in plan.jacobian_parameters.values())
-        longest = max((sum(sizes(plan.sites[i])[0] for i in term.sites) for term in self._pairs), default=0)
-        self.diagonal_bytes = 3 * sample * (self.rows * longest) ** 2
-        self.bytes_per_sample = sample * (kept + self.outputs * rest)
-        working = 4 * plan.saved_bytes + 2 * sample * kept
+        self.diagonal_bytes = 3 * sample * (self.rows * chosen.longest) ** 2
+        self.bytes_per_sample = sample * (chosen.kept + self.outputs * rest)
+        working = 4 * plan.saved_bytes + 2 * sample * chosen.kept
         self.batch = max(1, int(budget / max(1, working)))
         # jacrev keeps the graph of up to 16 outputs, and about three copies of its gradients.
         backward = plan.saved_bytes * min(16, self.outputs)
         self.jacobian_batch = max(1, int(budget / max(1, 3 * backward + 3 * sample * self.outputs * rest)))
 
-    def _assign(self, diagonal: bool) -> int:
-        """Choose factors or dense gradients for each parameter; return the number of entries kept per sample."""
+    def _assign(self, diagonal: bool) -> _Assignment:
+        """Choose factors or dense gradients for each parameter."""
         plan, kept = self.plan, 0
+        pairs: list[_FactoredWeight] = []
+        flat: list[tuple[str, tuple[int, ...]]] = []
         numel = plan.numel
         users: dict[str, list[int]] = {}
         for i, site in enumerate(plan.sites):
@@ -124,14 +139,15 @@ class FeatureExtractor:
             merged = bias is not None and users[bias] == indices and all(s.bias == bias for s in sites)
             # The dense form needs the bias in addition to the weight.
             if pair < dense + (numel[bias] * self.rows * self.outputs if merged and bias else 0):
-                self._pairs.append(_FactoredWeight(tuple(indices), merged))
+                pairs.append(_FactoredWeight(tuple(indices), merged))
                 done |= {name, bias} if merged and bias else {name}
                 kept += t * (i + self.outputs * f)
         for name, indices in users.items():
             if name not in done:
-                self._flat.append((name, tuple(indices)))
+                flat.append((name, tuple(indices)))
                 kept += self.outputs * numel[name]
-        return kept
+        longest = max((sum(sizes(plan.sites[i])[0] for i in term.sites) for term in pairs), default=0)
+        return _Assignment(tuple(pairs), tuple(flat), kept, longest)
 
     def __call__(self, x: Tensor, probed: Mapping[int, int]) -> Features:
         """Features of samples, computed batch by batch.
@@ -176,15 +192,17 @@ class FeatureExtractor:
             plan.probe.compare(y, probed, self._checks)
             weights = sample_weights(y)
             edges = [use.edge for use in uses]
-            targets = [y.sum()] if self.output == "sum" else [y[:, o].sum() for o in range(plan.outputs)]
-            weighted_sum = self._weighted_sum(y, weights)
             with differentiating():
-                weighted = torch.autograd.grad(weighted_sum, edges, retain_graph=True, allow_unused=True)
+                weighted = torch.autograd.grad(
+                    y, edges, self._weighted(y, weights), retain_graph=True, allow_unused=True
+                )
                 by_output = [
-                    torch.autograd.grad(target, edges, retain_graph=i + 1 < len(targets), allow_unused=True)
-                    for i, target in enumerate(targets)
+                    torch.autograd.grad(
+                        y, edges, self._only(y, o), retain_graph=o + 1 < self.outputs, allow_unused=True
+                    )
+                    for o in range(self.outputs)
                 ]
-        del y, targets, edges, weighted_sum
+        del y, edges
         with torch.no_grad():
             stacked = [
                 stack_outputs([grads[i] for grads in by_output], use, site.layout, n, plan.dtype)
@@ -200,15 +218,23 @@ class FeatureExtractor:
             flat = join([self._arrange(w) for w in dense], dim=1) if dense else None
         return flat, pairs
 
-    def _weighted_sum(self, y: Tensor, weights: Tensor) -> Tensor:
-        """The sum of one output of each sample times its weight.
+    def _only(self, y: Tensor, output: int) -> Tensor:
+        """The gradient with respect to y of one output, or of the only sum of outputs, summed over the samples."""
+        if self.outputs == 1:
+            return torch.ones_like(y)
+        gradient = torch.zeros_like(y)
+        gradient[:, output] = 1
+        return gradient
+
+    def _weighted(self, y: Tensor, weights: Tensor) -> Tensor:
+        """The gradient with respect to y of the sum of one output of each sample times its weight.
 
         The outputs take turns, because the sum of a sample's outputs may be constant, as after a softmax.
         """
         if self.outputs == 1:
-            return (y.sum(1) * weights).sum()
+            return weights[:, None].expand_as(y)
         is_turn = self._turns(y)[:, None] == torch.arange(self.outputs, device=y.device)
-        return (y * (weights[:, None] * is_turn)).sum()
+        return weights[:, None] * is_turn
 
     def _turns(self, samples: Tensor) -> Tensor:
         return torch.arange(len(samples), device=samples.device) % self.outputs

@@ -29,14 +29,14 @@ class Scratch:
         self.size = SCRATCH_CPU if on_cpu else SCRATCH_GPU
         self.panel = PANEL_CPU if on_cpu else PANEL_GPU
         self._like = like
-        self._buffers = [like.new_empty(0), like.new_empty(0)]
+        self._buffers: dict[int, Tensor] = {}
 
     def take(self, index: int, rows: int, columns: int) -> Tensor:
         """Buffer ``index`` as an uninitialized matrix."""
-        need = rows * columns
-        if self._buffers[index].numel() < need:
-            self._buffers[index] = self._like.new_empty(need)
-        return self._buffers[index][:need].view(rows, columns)
+        need, buffer = rows * columns, self._buffers.get(index)
+        if buffer is None or buffer.numel() < need:
+            buffer = self._buffers[index] = self._like.new_empty(need)
+        return (buffer if buffer.numel() == need else buffer[:need]).view(rows, columns)
 
 
 def accumulate(
@@ -60,7 +60,7 @@ def accumulate(
     for i0, i1, j0, j1 in _blocks(left, right, scratch, symmetric):
         block = kernel[i0 * r : i1 * r, j0 * r : j1 * r]
         if left.flat is not None and right.flat is not None:
-            block.addmm_(left.flat[i0 * r : i1 * r], right.flat[j0 * r : j1 * r].T)
+            block.addmm_(_part(left.flat, i0 * r, i1 * r), _part(right.flat, j0 * r, j1 * r).T)
         for a, b in zip(left.pairs, right.pairs, strict=True):
             _add_pair(block, a, b, (i0, i1, j0, j1), scratch)
         if tick is not None:
@@ -81,6 +81,11 @@ def _blocks(left: Features, right: Features, scratch: Scratch, symmetric: bool) 
             yield i0, i1, j0, min(j0 + width, right.samples)
 
 
+def _part(tensor: Tensor, start: int, stop: int) -> Tensor:
+    """Rows of a tensor; the tensor itself if they are all of it."""
+    return tensor if stop - start == tensor.shape[0] else tensor[start:stop]
+
+
 def _positions(pair: FactorPair) -> int:
     return pair.gradients.shape[2]
 
@@ -90,10 +95,10 @@ def _add_pair(block: Tensor, a: FactorPair, b: FactorPair, where: tuple[int, int
     ni, nj, r = i1 - i0, j1 - j0, a.gradients.shape[1]
     ti, tj = _positions(a), _positions(b)
     q = scratch.take(0, ni * r * ti, nj * r * tj)
-    torch.mm(a.gradients[i0:i1].flatten(0, 2), b.gradients[j0:j1].flatten(0, 2).T, out=q)
+    torch.mm(_part(a.gradients, i0, i1).flatten(0, 2), _part(b.gradients, j0, j1).flatten(0, 2).T, out=q)
     if a.inputs.is_floating_point():
         p = scratch.take(1, ni * ti, nj * tj)
-        torch.mm(a.inputs[i0:i1].flatten(0, 1), b.inputs[j0:j1].flatten(0, 1).T, out=p)
+        torch.mm(_part(a.inputs, i0, i1).flatten(0, 1), _part(b.inputs, j0, j1).flatten(0, 1).T, out=p)
         if a.plus:
             p.add_(a.plus)
     else:  # the product of two rows of the identity

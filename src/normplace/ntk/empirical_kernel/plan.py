@@ -7,9 +7,10 @@ another, and which parameters need the Jacobian.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+import functools
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import torch
@@ -17,7 +18,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from normplace.errors import UsageError
-from normplace.ntk.empirical_kernel.deferred_checks import DeferredChecks
+from normplace.ntk.empirical_kernel.deferred_checks import DeferredChecks, are_few
+from normplace.ntk.empirical_kernel.output_agreement import few_values_agree, outputs_agree, tolerance_of
 from normplace.ntk.empirical_kernel.parameter_uses import (
     GraphContents,
     ParameterTracker,
@@ -78,16 +80,22 @@ class Probe:
             positions: Positions among the probe of samples of the batch, by their positions in the batch.
             checks: Receives the comparison.
         """
-        if positions:
-            outputs = torch.stack([y[position] for position in positions])
-            checks.require(_close(outputs, torch.stack([self.y[i] for i in positions.values()]), self.y), self.refuse)
+        if not positions:
+            return
+        if are_few(y, self.y):
+            batch, probe = y.tolist(), self.y.tolist()
+            pairs = [pair for i, j in positions.items() for pair in zip(batch[i], probe[j], strict=True)]
+            is_close = few_values_agree(pairs, [value for row in probe for value in row], tolerance_of(y))
+        else:
+            is_close = outputs_agree(_rows(y, list(positions)), _rows(self.y, list(positions.values())), self.y)
+        checks.require(is_close, self.refuse)
 
     def repeat(self, checks: DeferredChecks) -> None:
         """Compute the probe again, and its first sample alone."""
         with torch.enable_grad():
             again, first = (forward(self.model, x, self.y.shape[1]) for x in (self.x, self.x[:1]))
-        checks.require(_close(again, self.y), self.refuse)
-        checks.require(_close(first, self.y[:1], self.y), self.refuse)
+        checks.require(outputs_agree(again, self.y), self.refuse)
+        checks.require(outputs_agree(first, self.y[:1], self.y), self.refuse)
 
     def refuse(self) -> NoReturn:
         """Raise the error for outputs that differ.
@@ -97,7 +105,7 @@ class Probe:
         """
         with torch.enable_grad():
             again = forward(self.model, self.x, self.y.shape[1])
-        if not bool(_close(again, self.y)):
+        if not bool(outputs_agree(again, self.y)):
             raise UsageError(
                 "the model returns different outputs for the same input, so its kernel is undefined: "
                 "call model.eval() or remove the randomness from its forward pass."
@@ -129,6 +137,8 @@ class KernelPlan:
     """Whether values may decide which layers run."""
     has_hooks: bool = False
     """Whether hooks may change gradients. Then autograd differentiates each sample."""
+    assignments: dict[Hashable, Any] = field(default_factory=dict)
+    """Forms of the gradients that were chosen for the plan, by kind of output."""
 
     def check_calls(self, tracker: ParameterTracker) -> None:
         """Check that the plan applies to the samples of x1, if it was made for others.
@@ -194,7 +204,7 @@ def forward(model: nn.Module, x: Tensor, outputs: int | None = None, tracker: Pa
         UsageError: If the output is not one floating-point tensor with a row per sample.
     """
     # A model that starts with an in-place operation must not change the caller's data.
-    copy, what = x.detach().clone(), f"{len(x)} sample(s) of shape {tuple(x.shape[1:])} and dtype {x.dtype}"
+    copy, what = x.detach().clone(), f"{x.shape[0]} sample(s) of shape {tuple(x.shape[1:])} and dtype {x.dtype}"
     with differentiable(model), running(what), nullcontext() if tracker is None else tracker:
         y = model(copy)
     if not isinstance(y, Tensor):
@@ -259,7 +269,7 @@ def make_plan(
             y = forward(model, x, tracker=together)
         last = forward(model, x[-1:], y.shape[1], alone)
     probe = Probe(model, x, y.detach(), rows, columns)
-    checks.require(_close(last, y[-1:], y), probe.refuse)
+    checks.require(outputs_agree(last, y[-1:], y), probe.refuse)
     if deferred is None:
         probe.repeat(checks)
         checks.settle()
@@ -319,27 +329,32 @@ def _names(uses: Iterable[ParameterUse]) -> set[str]:
 def probe_samples(x1: Tensor, x2: Tensor | None) -> tuple[Tensor, dict[int, int], dict[int, int]]:
     """A few samples spread over the data, in shuffled order, and where those of x1 and x2 are among them."""
     pools = [x1] if x2 is None else [x1, x2]
-    picks: list[tuple[Tensor, int]] = []
-    for pool in pools:
-        count = min(len(pool), PROBE_SAMPLES // len(pools))
-        picks += [(pool, (len(pool) - 1) * i // max(1, count - 1)) for i in range(count)]
+    picks = _probe_positions(tuple([pool.shape[0] for pool in pools]))
+    rows, columns = (
+        {position: i for i, (pool, position) in enumerate(picks) if pool == wanted} for wanted in (0, len(pools) - 1)
+    )
+    if x2 is None:
+        return _rows(x1, [position for _, position in picks]), rows, columns
+    return torch.stack([pools[pool][position] for pool, position in picks]), rows, columns
+
+
+@functools.cache
+def _probe_positions(sizes: tuple[int, ...]) -> list[tuple[int, int]]:
+    """The probe's samples: which of the tensors of these sizes they are in, and their positions."""
+    picks: list[tuple[int, int]] = []
+    for pool, size in enumerate(sizes):
+        count = min(size, PROBE_SAMPLES // len(sizes))
+        picks += [(pool, (size - 1) * i // max(1, count - 1)) for i in range(count)]
     picks = picks * 2 if len(picks) == 1 else picks
     stride = 5 if len(picks) == PROBE_SAMPLES else 1
-    picks = [picks[(i * stride + len(picks) // 2) % len(picks)] for i in range(len(picks))]
-    rows, columns = (
-        {position: i for i, (pool, position) in enumerate(picks) if pool is wanted} for wanted in (x1, pools[-1])
-    )
-    return torch.stack([pool[position] for pool, position in picks]), rows, columns  # no index tensor, no waiting
+    return [picks[(i * stride + len(picks) // 2) % len(picks)] for i in range(len(picks))]
 
 
-def _close(a: Tensor, b: Tensor, scale: Tensor | None = None) -> Tensor:
-    """Whether a and b are equal up to rounding, relative to the whole output; NaN equals NaN."""
-    a, b = a.detach(), b.detach()
-    if a.shape != b.shape:
-        return torch.zeros((), dtype=torch.bool, device=b.device)
-    size = (b if scale is None else scale.detach()).abs().nan_to_num(0.0, 0.0, 0.0).max()
-    near = (a - b).abs() <= 10 * torch.finfo(b.dtype).eps ** 0.5 * size
-    return (near | (a == b) | (a.isnan() & b.isnan())).all()
+def _rows(tensor: Tensor, positions: Sequence[int]) -> Tensor:
+    """A copy of some rows. On a GPU an index tensor would have to be copied there, which waits."""
+    if tensor.device.type == "cpu":
+        return tensor.index_select(0, torch.tensor(positions))
+    return torch.stack([tensor[position] for position in positions])
 
 
 def _layout(alone: ParameterUse, together: ParameterUse, n: int) -> SampleLayout | None:
@@ -372,6 +387,6 @@ def _layout(alone: ParameterUse, together: ParameterUse, n: int) -> SampleLayout
         sample = layout.split(together.input, n)[-1]
         single = layout.split(alone.input, 1)[0]
         is_number = sample.dtype.is_floating_point
-        if bool(_close(sample.double(), single.double())) if is_number else torch.equal(sample, single):
+        if bool(outputs_agree(sample.double(), single.double())) if is_number else torch.equal(sample, single):
             fits.append(layout)
     return fits[0] if len(fits) == 1 else None

@@ -12,6 +12,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +35,7 @@ class RememberedPlan:
     calls: tuple[Hashable, ...]
     takes_integers: bool
     """Whether a call takes integers. If they are computed from samples with NaN, they are no valid indices."""
+    assignments: dict[Hashable, Any]
 
 
 _plans: weakref.WeakKeyDictionary[nn.Module, dict[Hashable, RememberedPlan]] = weakref.WeakKeyDictionary()
@@ -59,6 +61,7 @@ def recall(
     return KernelPlan(
         model, covered, known.sites, jacobian_parameters, known.outputs, known.dtype, known.saved_bytes,
         {name: p.numel() for name, p in chosen.items()}, Probe(model, x, y, rows, columns), known.calls,
+        assignments=known.assignments,
     )  # fmt: skip
 
 
@@ -79,7 +82,7 @@ def remember(
         plans.clear()
     covered = frozenset(plan.names.values())
     plans[_key(x1, x2, chosen)] = RememberedPlan(
-        plan.sites, covered, plan.outputs, plan.dtype, plan.saved_bytes, calls, _has_integers(calls)
+        plan.sites, covered, plan.outputs, plan.dtype, plan.saved_bytes, calls, _has_integers(calls), plan.assignments
     )
 
 
