@@ -18,6 +18,7 @@ from normplace.lab.tasks.selection import (
     erdos_renyi,
     ris_greedy,
     spread,
+    spread_curve,
     spreads,
 )
 
@@ -193,3 +194,17 @@ def test_invalid_probabilities_raise_a_usage_error(p):
 def test_invalid_arguments_raise_a_usage_error(call, sentence):
     with pytest.raises(UsageError, match=sentence):
         call(path(4))
+
+
+@pytest.mark.parametrize("probability", [0.05, 0.4, None, 1.0])
+def test_a_curve_agrees_with_the_spread_of_every_number_of_seeds(probability):
+    for graph in graphs():
+        order = np.random.default_rng(3).permutation(graph.num_nodes)[:12]
+        curve = spread_curve(graph, order, probability, simulations=4000, seed=1)
+        assert np.array_equal(curve, spread_curve(graph, order, probability, simulations=4000, seed=1, threads=1))
+        assert (np.diff(curve) >= 0).all()
+        for size in (1, 2, 5, 12):
+            alone = spread(graph, order[:size], IndependentCascade(probability), simulations=4000, seed=2)
+            # Two independent means of 4,000; five standard errors of their difference.
+            allowed = 5 * math.sqrt(2 * alone.counts.var() / 4000)
+            assert abs(curve[size - 1] - alone.mean) <= allowed

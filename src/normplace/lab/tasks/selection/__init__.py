@@ -26,7 +26,14 @@ from normplace.lab.tasks.selection.independent_set import (
     is_independent,
     min_degree_set,
 )
-from normplace.lab.tasks.selection.influence import IndependentCascade, LinearThreshold, Spread, spread, spreads
+from normplace.lab.tasks.selection.influence import (
+    IndependentCascade,
+    LinearThreshold,
+    Spread,
+    spread,
+    spread_curve,
+    spreads,
+)
 from normplace.lab.tasks.selection.kamis import kamis_set
 from normplace.lab.tasks.selection.methods import classical_order
 from normplace.lab.tasks.selection.random_graphs import (
@@ -70,6 +77,7 @@ __all__ = [
     # Influence
     "spread",
     "spreads",
+    "spread_curve",
     "Spread",
     "IndependentCascade",
     "LinearThreshold",

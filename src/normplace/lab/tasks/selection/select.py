@@ -16,7 +16,7 @@ from normplace.lab.tasks.selection.dismantling import adaptive_order, dismantle
 from normplace.lab.tasks.selection.graph import Graph
 from normplace.lab.tasks.selection.heuristics import ranking
 from normplace.lab.tasks.selection.independent_set import take_greedily
-from normplace.lab.tasks.selection.influence import spread
+from normplace.lab.tasks.selection.influence import spread, spread_curve
 from normplace.lab.tasks.selection.methods import SEEDS, classical_order
 from normplace.lab.tasks.selection.shipped import shipped_policy
 from normplace.lab.tasks.selection_names import METHODS, TASKS, methods_of
@@ -157,11 +157,12 @@ def _influence(
     if most > len(order):
         raise UsageError(f"the order has {len(order)} nodes, fewer than the {most} seeds: lower the budget.")
     sizes = np.unique(np.geomspace(1, most, SIZES).round().astype(int))
-    reached = [spread(graph, order[:size], simulations=simulations, seed=seed) for size in sizes]
-    low, high = reached[-1].interval
-    numbers = {"seeds": most, "reached": reached[-1].mean, "low": low, "high": high}
-    shares = [spread.mean / graph.num_nodes for spread in reached]
-    return SelectionResult(order[:most], numbers, {"seeds": sizes.astype(float).tolist(), "reached": shares})
+    reached = spread(graph, order[:most], simulations=simulations, seed=seed)
+    low, high = reached.interval
+    numbers = {"seeds": most, "reached": reached.mean, "low": low, "high": high}
+    curve = spread_curve(graph, order[:most], simulations=simulations, seed=seed)
+    shares = np.append(curve[sizes[:-1] - 1], reached.mean) / graph.num_nodes
+    return SelectionResult(order[:most], numbers, {"seeds": sizes.astype(float).tolist(), "reached": shares.tolist()})
 
 
 def _independent_set(graph: Graph, order: NDArray[np.int64]) -> SelectionResult:
