@@ -40,7 +40,7 @@ def select(
     budget: int | None = None,
     rounds: int | None = None,
     seed: int = 0,
-    simulations: int = 1000,
+    simulations: int | None = None,
     policy: OutFile = None,
     out: OutFile = None,
     picture: OutFile = None,
@@ -61,7 +61,8 @@ def select(
         rounds: Number of equal parts of the nodes after which the policy scores the rest of the graph again. By default
             100 for dismantling, and 1 otherwise.
         seed: Random seed of ties, randomized methods and cascades.
-        simulations: Number of simulated cascades.
+        simulations: Number of simulated cascades. By default 1000, and fewer on graphs of more than 40,000 nodes, down
+            to 100.
         policy: A policy in a file, instead of the trained one of the package.
         out: Write the order of the first method: .csv, or .json with the measures of all methods.
         picture: Write the curves of all methods as .svg; without vl-convert, their numbers as .csv.

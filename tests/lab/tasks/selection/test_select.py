@@ -153,3 +153,12 @@ def test_configuration_models_have_heavy_tails():
         powerlaw_configuration(10, 1.0, 1, np.random.default_rng(0))
     with pytest.raises(UsageError, match="1 ≤ smallest ≤ largest < num_nodes"):
         powerlaw_configuration(10, 2.0, 1, np.random.default_rng(0), largest=10)
+
+
+def test_fewer_cascades_are_simulated_on_larger_graphs(monkeypatch):
+    graph, numbers = barabasi_albert(500, 2, np.random.default_rng(0)), []
+    for simulated in (10_000_000, 100_000, 1):
+        monkeypatch.setattr("normplace.lab.tasks.selection.select.SIMULATED_NODES", simulated)
+        numbers.append(measure_order(graph, "influence", np.arange(500), budget=5).numbers)
+    for found, simulations in zip(numbers, (1000, 200, 100), strict=True):
+        assert found == measure_order(graph, "influence", np.arange(500), budget=5, simulations=simulations).numbers
