@@ -20,6 +20,9 @@ from normplace.lab.trials.study import Figure
 PLACEMENTS = (*NAMED, *OTHERS)
 MILLION = 1e6
 LOG = {"type": "log"}
+TIGHT_LOG = {**LOG, "nice": False}
+BITS_SHOWN = [0.5, 0.6, 0.7, 0.8, 1, 1.5, 2, 3, 4, 6, 8]
+"""Labels of a logarithmic axis of losses."""
 SHOWN_MOMENTS = (0, 3, 5, -1)
 """Moments with a panel: before training, after a tenth, after two fifths, and at the end."""
 _BEST = "Each placement at the best learning rate of its grid."
@@ -65,8 +68,8 @@ def _loss(records: Records) -> Iterator[Figure]:
                 "several.",
                 rows=rows,
                 spec=curves(
-                    x={"field": "tokens", "title": "million tokens", "scale": LOG},
-                    y={"field": "value", "title": "bits per byte", "scale": {**LOG, "nice": False}},
+                    x={"field": "tokens", "title": "million tokens", "scale": TIGHT_LOG},
+                    y={"field": "value", "title": "bits per byte", "scale": TIGHT_LOG, "axis": {"values": BITS_SHOWN}},
                     series="placement",
                     order=list(best),
                     low="low",
