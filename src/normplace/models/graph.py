@@ -315,7 +315,9 @@ def _check_graph(
     if not (is_adjacency(edge_index) or isinstance(edge_index, Neighbours)):
         check_edge_index(edge_index)
         edges = edge_index.shape[1]
-        if edge_attr is not None and (not isinstance(edge_attr, Tensor) or edge_attr.shape[:1] != (edges,)):
+        # Objects of a class of their own are passed on, for convolutions that take them.
+        is_list = isinstance(edge_attr, list | tuple | int | float)
+        if is_list or (isinstance(edge_attr, Tensor) and edge_attr.shape[:1] != (edges,)):
             raise UsageError(f"edge_attr must have one row for each of the {edges} edges, got {describe(edge_attr)}.")
     if batch is not None:
         check_batch(batch, len(x))

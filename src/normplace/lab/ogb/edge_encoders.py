@@ -26,6 +26,7 @@ class LinearInSequence(nn.Module):
     def __init__(self, shared: nn.Linear, dim: int) -> None:
         super().__init__()
         self.shared, self.own = shared, nn.Linear(shared.out_features, dim)
+        self.in_features, self.out_features = shared.in_features, dim
 
     @property
     def weight(self) -> Tensor:
