@@ -5,8 +5,8 @@ Usage: python scripts/train_selection_policies.py [TASK ...]
 A file keeps the settings of its policy and how it was trained. Training graphs are configuration models whose exponents
 are those of real graphs and, except for influence, the mixture of the studies. The score in the file was measured on
 held-out configuration models: 2,000 nodes, and 300,000 for influence, whose hubs have many times the largest degree of
-the training. Without a scale the influence policy ranks such hubs too low: its scores are bounded by the norms. A small
-power of the degree after the norms keeps them growing.
+the training. After this training without a scale, the influence policy ranks such hubs too low: its scores are bounded
+by the norms. A small power of the degree after the norms keeps them growing.
 """
 
 from __future__ import annotations
