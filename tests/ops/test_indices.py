@@ -48,11 +48,12 @@ def test_indices_out_of_range_raise(use):
 
 
 @needs_gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_categories_are_checked_once_per_tensor_on_a_gpu():
     rows, categories = SumOfEmbeddings((5, 5), 4).cuda(), torch.randint(5, (13, 2)).cuda()
     expected = rows(categories)
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         again = rows(categories)
         with pytest.raises(RuntimeError, match="synchroniz"):
             rows(categories.clone())
