@@ -79,7 +79,7 @@ ODD = [
     "True", "[1]", "{}", "1j", "0x10", "1_0", "--help", "--version", "-h", "--no-such", "=x",
 ]  # fmt: skip
 NAMES = ["peri", "pre", "post", "layernorm", "rmsnorm", "lns", "layerscale", "cpu", "cuda", "auto", "smoke", "laptop"]
-VERBS = ["study", "report", "verify", "audit", "move", "fuse", "bench", "train", "generate", "export",
+VERBS = ["study", "report", "verify", "rerun", "audit", "move", "fuse", "bench", "train", "generate", "export",
          "evaluate", "list", "doctor", "stduy"]  # fmt: skip
 PATHS = [
     "good.jsonl", "good.jsonl.gz", "cut.jsonl.gz", "damaged.jsonl", "binary.jsonl", "empty.jsonl", "folder", "hollow",
@@ -158,10 +158,15 @@ def words(rng: random.Random) -> list[str]:
         options = [[], ["--part", odd()], ["--set", f"{key}={odd()}"], ["--engine", odd()], ["--address", odd()]]
         chosen += rng.choice([*options, ["--seeds", rng.choice(["3", odd()])]])
         chosen += rng.choice([[], ["--dry-run"], ["--dry-run", "--json"]])
-    elif verb in ("report", "verify"):
+    elif verb in ("report", "verify", "rerun"):
         chosen += [path() for _ in range(rng.randint(1, 3))]
         chosen += rng.choice([["--study", "fuzzed:STUDY"], ["--study", odd()], []])
-        chosen += ["--out", target()] if verb == "report" else rng.choice([[], ["--markdown"], ["--json"]])
+        outputs = {
+            "report": [["--out", target()]],
+            "verify": [[], ["--markdown"], ["--json"]],
+            "rerun": [[], ["--json"], ["--trials", odd()], ["--longest", odd()], ["--seed", odd()], ["--jobs", odd()]],
+        }
+        chosen += rng.choice(outputs[verb])
         filters = [
             ["--only", "tiny"],
             ["--only", odd()],
@@ -213,7 +218,7 @@ def too_long(chosen: list[str]) -> bool:
     rest = chosen[chosen.index(verb) + 1 :] if verb else []
     if verb == "bench":
         return "--show" not in rest
-    if verb in ("report", "verify"):
+    if verb in ("report", "verify", "rerun"):
         return all(word.startswith("-") for word in rest) or not rest
     large = [word for word in rest if word.strip("-").isdigit() and len(word) > 2]
     return bool(large) or (verb == "train" and rest[: len(TRAIN)] != TRAIN) or any(w in rest for w in ("ray", "dask"))

@@ -75,6 +75,7 @@ EXAMPLES = {
         "normplace verify --only postdeg periln --verdict not-reproduced",
         "normplace verify runs --text dismantling --json",
     ),
+    "rerun": ("normplace rerun", "normplace rerun runs --only postdeg --trials 20 --longest 60"),
     "bench": ("normplace bench aggregate --quick",),
     "new": ("normplace new study my_study",),
     "list": ("normplace list placements", "normplace list postdeg"),

@@ -38,6 +38,7 @@ from normplace.cli.move import move
 from normplace.cli.new import new
 from normplace.cli.ogb import ogb
 from normplace.cli.report import report
+from normplace.cli.rerun import rerun
 from normplace.cli.select import select
 from normplace.cli.study import study
 from normplace.cli.swap import swap
@@ -65,6 +66,7 @@ VERBS: dict[str, Callable[..., int]] = {
     "study": study,
     "report": report,
     "verify": verify,
+    "rerun": rerun,
     "bench": bench,
     "new": new,
     "list": list_names,

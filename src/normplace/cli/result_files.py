@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from normplace._shared.terminal import one_line
-from normplace.errors import UsageError
+from normplace.errors import UsageError, unknown
 
 if TYPE_CHECKING:
     from normplace.lab.trials.runner import RecordedRun
@@ -66,6 +66,19 @@ def _find_files(paths: Sequence[Path]) -> list[Path]:
             )
         files += inside
     return files
+
+
+def of_studies(recorded: Sequence[RecordedRun], names: Sequence[str]) -> list[RecordedRun]:
+    """The result files of the named studies; all without names.
+
+    Raises:
+        UsageError: If there is no file of a named study.
+    """
+    known = {name for result in recorded for name in result.run.study.names}
+    for name in names:
+        if name not in known:
+            raise unknown("study among these results:", name, known)
+    return [result for result in recorded if not names or set(names) & set(result.run.study.names)]
 
 
 def report_damage(results: Sequence[RecordedRun]) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from normplace.cli.options import Studies, StudyNames, VerdictWords
-from normplace.cli.result_files import read_results, report_damage
+from normplace.cli.result_files import of_studies, read_results, report_damage
 from normplace.errors import unknown
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def verify(
         studies: Your own studies among the results, if they moved or ran on another machine.
     """
     keep = _claim_filter(verdict, text)
-    recorded = _of_studies(read_results(results, studies), only)
+    recorded = of_studies(read_results(results, studies), only)
     if markdown:
         _print_markdown(recorded, keep)
         return report_damage(recorded)
@@ -52,19 +52,6 @@ def verify(
     else:
         _print_text(judged, filtered=bool(verdict or text))
     return report_damage(recorded)
-
-
-def _of_studies(recorded: Sequence[RecordedRun], names: Sequence[str]) -> list[RecordedRun]:
-    """The result files of the named studies; all without names.
-
-    Raises:
-        UsageError: If there is no file of a named study.
-    """
-    known = {name for result in recorded for name in result.run.study.names}
-    for name in names:
-        if name not in known:
-            raise unknown("study among these results:", name, known)
-    return [result for result in recorded if not names or set(names) & set(result.run.study.names)]
 
 
 def _claim_filter(verdicts: Sequence[str], text: str) -> Callable[[Judgement], bool]:

@@ -73,6 +73,7 @@ class Part:
             trials run one by one. An outcome must not depend on which other seeds are computed with it, up to rounding.
         seeds_at_once: Most configurations that ``run_seeds`` is called with.
         may_differ: Fields in which the configurations of one call of ``run_seeds`` may differ besides the seed.
+        machine_metrics: Metrics that depend on the machine, such as times; a repetition need not give the same.
 
     Raises:
         UsageError: If ``config`` is not a dataclass with a seed.
@@ -89,6 +90,7 @@ class Part:
     run_seeds: Callable[[Sequence[Any]], Sequence[Outcome]] | None = None
     seeds_at_once: int = 10
     may_differ: tuple[str, ...] = ()
+    machine_metrics: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not is_dataclass(self.config) or "seed" not in {entry.name for entry in fields(self.config)}:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from normplace.lab.studies.causalrn.networks import TITLES
-from normplace.lab.studies.causalrn.published_size import TINY, PublishedTrial, published_outcome
+from normplace.lab.studies.causalrn.published_size import TIMES, TINY, PublishedTrial, published_outcome
 from normplace.lab.tasks.sequences import FixedCopy
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.sequence import Relation, SequenceModel
@@ -104,4 +104,5 @@ PART = Part(
     plan=plan,
     run=run,
     label=lambda trial: f"copying {trial.length}, {TITLES[trial.form]}, {trial.shape.title}, seed {trial.seed}",
+    machine_metrics=TIMES,
 )

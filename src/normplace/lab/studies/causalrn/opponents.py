@@ -19,6 +19,7 @@ from normplace.lab.studies.causalrn.published_size import (
     LONGER,
     MAMBA_HEADS,
     SEEDS,
+    TIMES,
     TINY,
     PublishedTrial,
     alignment_of,
@@ -141,4 +142,5 @@ PART = Part(
     label=lambda trial: (
         f"copying {trial.length}, {trial.opponent.title}, learning rate {trial.learning_rate:g}, seed {trial.seed}"
     ),
+    machine_metrics=TIMES,
 )

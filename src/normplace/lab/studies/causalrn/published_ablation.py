@@ -16,6 +16,7 @@ from normplace.lab.studies.causalrn.published_size import (
     BUDGET,
     LONGER,
     SEEDS,
+    TIMES,
     TINY,
     PublishedTrial,
     published_outcome,
@@ -123,4 +124,11 @@ def label(trial: PublishedAblationTrial) -> str:
     return f"published ablation, {cell}, {trial.steps} steps, seed {trial.seed}"
 
 
-PART = Part(name="published-ablation", config=PublishedAblationTrial, plan=plan, run=run, label=label)
+PART = Part(
+    name="published-ablation",
+    config=PublishedAblationTrial,
+    plan=plan,
+    run=run,
+    label=label,
+    machine_metrics=TIMES,
+)

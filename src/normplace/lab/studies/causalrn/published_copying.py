@@ -8,7 +8,14 @@ from functools import partial
 
 from normplace.lab.studies.causalrn.copying_fixed import MAIN
 from normplace.lab.studies.causalrn.networks import NETWORKS, SIZES, TITLES, build
-from normplace.lab.studies.causalrn.published_size import SEEDS, TINY, PublishedTrial, alignment_of, published_outcome
+from normplace.lab.studies.causalrn.published_size import (
+    SEEDS,
+    TIMES,
+    TINY,
+    PublishedTrial,
+    alignment_of,
+    published_outcome,
+)
 from normplace.lab.tasks.sequences import FixedCopy
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.sequence import SequenceModel
@@ -67,4 +74,5 @@ PART = Part(
     plan=plan,
     run=run,
     label=lambda trial: f"copying {trial.length}, {TITLES[trial.network]}, {trial.size} size, seed {trial.seed}",
+    machine_metrics=TIMES,
 )

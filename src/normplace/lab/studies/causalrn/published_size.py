@@ -61,6 +61,10 @@ class PublishedTrial(CopyingTrial):
         expect_at_least(self.every, self, "budget")
 
 
+TIMES = ("seconds_to_copy", "step_seconds")
+"""Metrics that are times."""
+
+
 def published_outcome(trial: PublishedTrial, build: Callable[[FixedCopy], SequenceModel]) -> Outcome:
     """Train the network that ``build`` returns; record its accuracy along the training.
 
@@ -80,7 +84,8 @@ def published_outcome(trial: PublishedTrial, build: Callable[[FixedCopy], Sequen
         metrics |= run.decoded(trial.decoded)
     if pick_device(trial.device).type == "cuda":
         seconds = run.losses.seconds
-        metrics |= {"seconds_to_copy": seconds[-1 if first is None else first], "step_seconds": seconds[-1] / steps[-1]}
+        times = (seconds[-1 if first is None else first], seconds[-1] / steps[-1])
+        metrics |= dict(zip(TIMES, times, strict=True))
         series["seconds"] = seconds
     return Outcome(metrics, series)
 

@@ -82,4 +82,5 @@ PART = Part(
     plan=plan,
     run=run,
     label=lambda trial: f"cost of {trial.length} tokens, {TITLES[trial.form]}, seed {trial.seed}",
+    machine_metrics=("elements", "peak_bytes"),
 )

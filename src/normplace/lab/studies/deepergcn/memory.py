@@ -96,4 +96,5 @@ PART = Part(
     plan=plan,
     run=run,
     label=lambda trial: f"memory of {trial.depth} blocks, {trial.memory}",
+    machine_metrics=("peak_mb",),
 )
