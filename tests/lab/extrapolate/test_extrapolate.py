@@ -50,6 +50,26 @@ def test_a_linear_module_is_followed_exactly(data, no_sklearn):
     assert "sum leaves the range of the targets" in result.sentences[0]
 
 
+def test_a_module_is_run_in_evaluation_mode(data, no_sklearn):
+    """In training mode the statistics of a batch hide that predictions grow, and dropout makes them random."""
+    x, y = data
+    module = nn.Sequential(nn.Linear(2, 16), nn.BatchNorm1d(16), nn.Dropout(0.5), linear_head(16))
+    mean = module[1].running_mean.clone()
+    result = npl.extrapolate(module, x, y)
+    assert module.training and torch.equal(module[1].running_mean, mean)
+    expected = npl.extrapolate(module.eval(), x, y)
+    assert result.model.boundedness.verdict == expected.model.boundedness.verdict == "unbounded"
+    assert result.to_dict() == expected.to_dict()
+    assert result.model.search.first is not None
+
+
+def linear_head(width):
+    module = nn.Linear(width, 1)
+    with torch.no_grad():
+        module.weight.fill_(1.0)
+    return module
+
+
 def test_a_bounded_module_stays(data, no_sklearn):
     x, y = data
     module = nn.Sequential(linear([3.0, 0.01]), nn.Sigmoid())

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from torch import nn
 
+from normplace.analysis.recording.passes import evaluating
 from normplace.errors import UsageError, expect_number, expect_whole
 from normplace.lab.extrapolate.boundedness import boundedness, layer_that_would_bound
 from normplace.lab.extrapolate.predictor import Array, Predictor
@@ -38,7 +40,8 @@ def extrapolate(
     with, if scikit-learn is installed.
 
     Args:
-        model: A PyTorch module, a fitted estimator with ``predict``, or None to train an MLP on the rows.
+        model: A PyTorch module, which is run in evaluation mode, a fitted estimator with ``predict``, or None to train
+            an MLP on the rows.
         x: Features (rows, features), in the units that the model takes.
         y: Targets (rows,) or (rows, targets).
         features: Names of the features.
@@ -82,6 +85,12 @@ def extrapolate_table(model: Any, table: Table, *, margin: float = 0.1, seed: in
     """
     expect_number("margin", margin, 0)
     expect_whole(0, seed=seed)
+    with evaluating(model) if isinstance(model, nn.Module) else nullcontext():
+        return _extrapolated(model, table, margin, seed)
+
+
+def _extrapolated(model: Any, table: Table, margin: float, seed: int) -> Extrapolation:
+    """The answer for a model in evaluation mode."""
     low, high = table.y.min(0), table.y.max(0)
     if (constant := np.flatnonzero(high == low)).size:
         raise UsageError(f"target {table.targets[constant[0]]!r} is constant: choose another column.")
