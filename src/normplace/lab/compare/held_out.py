@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, Subset
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler, Subset
 
 from normplace.analysis.recording.structures import tensors_of
 from normplace.errors import UsageError
@@ -86,12 +86,19 @@ def _split_batches(batches: Batches) -> tuple[list[Any], Batches]:
         return list(batches[:number]), batches[number:]
     epoch: Iterable[Any] = batches(0) if callable(batches) else batches
     first = iter(epoch)
-    most = _number(len(epoch) if isinstance(epoch, Sized) else None)
+    most = _number(_length(epoch))
     held = list(islice(first, most))
     if len(held) < most:  # a short epoch, whose length is known now
         number = _number(len(held))
         return held[:number], RepeatedBatches(iter(held[number:]))
     return held, first if first is batches else RepeatedBatches(first)
+
+
+def _length(epoch: Iterable[Any]) -> int | None:
+    """The number of batches; None if it is not known, as of a loader whose dataset is a stream."""
+    if isinstance(epoch, DataLoader) and isinstance(epoch.dataset, IterableDataset):
+        return None  # a declared length need not be that of the stream
+    return len(epoch) if isinstance(epoch, Sized) else None
 
 
 class RepeatedBatches:
