@@ -191,6 +191,57 @@ def test_a_test_step_is_reported():
     assert torch.equal(start.model[0].weight, task.module.net[0].weight)  # the weights of the module
 
 
+class RandomSplit(lightning.LightningDataModule):
+    """Splits its data at random in every stage, as a module that ignores the stage does."""
+
+    def setup(self, stage):
+        self.parts = torch.utils.data.random_split(samples(60), [40, 10, 10])
+
+    def train_dataloader(self):
+        return DataLoader(self.parts[0], 8)
+
+    def val_dataloader(self):
+        return DataLoader(self.parts[1], 2)
+
+    def test_dataloader(self):
+        return DataLoader(self.parts[2], 2)
+
+
+def test_random_splits_of_a_data_module_stay_disjoint():
+    torch.manual_seed(5)
+    task = LightningTask(WithTestStep(), RandomSplit())
+    state = torch.get_rng_state()
+    loaders = [task.training, *(loader for _, loader in task.evaluation.values())]
+    seen = [index for loader in loaders for index in loader.dataset.indices]
+    assert sorted(seen) == list(range(60))
+    torch.manual_seed(5)
+    LightningTask(WithTestStep(), RandomSplit())
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+class LogsAccuracy(Lit):
+    def validation_step(self, batch, batch_idx):
+        self.log_dict({"val_loss": (self(batch[0]) - batch[1]).square().mean(), "val_acc": 0.25})
+
+
+def test_a_larger_measure_is_not_a_loss():
+    start = LightningTask(LogsAccuracy(), Data(), better="larger").start(0)
+    assert start.validate(start.model, "choose") == 0.25
+    start = LightningTask(LogsAccuracy(), Data()).start(0)
+    assert start.validate(start.model, "choose") != 0.25
+
+
+class OnlyLoss(Lit):
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", (self(batch[0]) - batch[1]).square().mean())
+
+
+def test_a_larger_loss_is_refused():
+    start = LightningTask(OnlyLoss(), Data(), better="larger").start(0)
+    with pytest.raises(UsageError, match="logs only val_loss, of which larger is not better"):
+        start.validate(start.model, "choose")
+
+
 class Manual(Lit):
     def __init__(self) -> None:
         super().__init__()
