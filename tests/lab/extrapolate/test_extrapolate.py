@@ -70,6 +70,28 @@ def linear_head(width):
     return module
 
 
+@pytest.mark.parametrize("unit", [1e-200, 1e200])
+def test_r2_does_not_depend_on_the_unit_of_the_target(data, unit, no_sklearn):
+    x, y = data
+
+    class Scaled(nn.Linear):
+        def forward(self, rows):
+            return unit * super().forward(rows)
+
+    module = Scaled(2, 1).double()
+    with torch.no_grad():
+        expected = 1 - ((module(torch.from_numpy(x))[:, 0].numpy() / unit - y) ** 2).mean() / y.var()
+    assert npl.extrapolate(module, x, unit * y).model.r2 == pytest.approx(expected, rel=1e-6)
+
+
+def test_values_that_would_overflow_are_refused(data):
+    x, y = data
+    with pytest.raises(UsageError, match=r"column 'feature 2' has values above 1e\+290, which overflow"):
+        npl.extrapolate(linear([1.0, 1.0]), x * [1, 1e300], y)
+    with pytest.raises(UsageError, match="column 'target' has values above"):
+        npl.extrapolate(linear([1.0, 1.0]), x, 1e300 * y)
+
+
 def test_a_bounded_module_stays(data, no_sklearn):
     x, y = data
     module = nn.Sequential(linear([3.0, 0.01]), nn.Sigmoid())

@@ -22,6 +22,8 @@ from normplace.lab.extrapolate.table import FEWEST_ROWS, Table
 FOLDS = 5
 MOST_ROWS = 5000
 """Rows up to which every fold of the cross-validation is held out in turn; of a larger table, one fold is."""
+LARGEST = 1e290
+"""Largest magnitude of a number in a table, far enough from overflow to go a thousand ranges beyond."""
 
 
 def extrapolate(
@@ -91,6 +93,9 @@ def extrapolate_table(model: Any, table: Table, *, margin: float = 0.1, seed: in
 
 def _extrapolated(model: Any, table: Table, margin: float, seed: int) -> Extrapolation:
     """The answer for a model in evaluation mode."""
+    for name, column in zip((*table.features, *table.targets), np.hstack([table.x, table.y]).T, strict=True):
+        if np.abs(column).max() > LARGEST:
+            raise UsageError(f"column {name!r} has values above {LARGEST:g}, which overflow: give it in a larger unit.")
     low, high = table.y.min(0), table.y.max(0)
     if (constant := np.flatnonzero(high == low)).size:
         raise UsageError(f"target {table.targets[constant[0]]!r} is constant: choose another column.")
@@ -149,7 +154,10 @@ def _train_network(table: Table, seed: int, norm: str | None) -> tuple[Any, floa
 
 
 def _r2(y: Array, prediction: Array) -> float:
-    """R² averaged over targets."""
+    """R² averaged over targets, in units in which their squares neither overflow nor underflow."""
+    span = np.ptp(y, axis=0)
+    unit = np.where(span > 0, span, 1.0)  # the held-out rows of a large table may be constant
+    y, prediction = y / unit, prediction / unit
     total = np.maximum(((y - y.mean(0)) ** 2).sum(0), np.finfo(np.float64).tiny)
     return float((1 - ((y - prediction) ** 2).sum(0) / total).mean())
 
