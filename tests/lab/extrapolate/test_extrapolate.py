@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -90,6 +91,32 @@ def test_values_that_would_overflow_are_refused(data):
         npl.extrapolate(linear([1.0, 1.0]), x * [1, 1e300], y)
     with pytest.raises(UsageError, match="column 'target' has values above"):
         npl.extrapolate(linear([1.0, 1.0]), x, 1e300 * y)
+
+
+class Frame:
+    """The part of a pandas data frame that estimators read."""
+
+    def __init__(self, values, columns):
+        self.values, self.columns = values, list(columns)
+
+
+class Named:
+    """An estimator that was fitted to named columns."""
+
+    feature_names_in_ = np.array(["large", "small"], dtype=object)
+
+    def predict(self, frame):
+        assert frame.columns == ["large", "small"]
+        return 3 * frame.values[:, 1] + frame.values[:, 0] / 100
+
+
+def test_columns_are_matched_by_name(data, no_sklearn, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=Frame))
+    x, y = data
+    assert npl.extrapolate(Named(), x, y, features=["small", "large"]).model.r2 == pytest.approx(1)
+    assert npl.extrapolate(Named(), x[:, ::-1], y).model.r2 == pytest.approx(1)  # without names, by position
+    with pytest.raises(UsageError, match="only the table has 'huge'"):
+        npl.extrapolate(Named(), x, y, features=["small", "huge"])
 
 
 def test_a_bounded_module_stays(data, no_sklearn):

@@ -69,6 +69,7 @@ def extrapolate(
         _names("targets", targets, columns.shape[1], "target"),
         rows,
         columns,
+        has_names=bool(features),
     )
     return extrapolate_table(model, table, margin=margin, seed=seed)
 
@@ -107,7 +108,7 @@ def _extrapolated(model: Any, table: Table, margin: float, seed: int) -> Extrapo
     notes: list[str] = []
 
     def report(name: str, predictor_model: Any, r2: float | None = None) -> ModelReport:
-        predictor = Predictor(name, predictor_model, len(table.targets))
+        predictor = Predictor(name, predictor_model, len(table.targets), table.features if table.has_names else ())
         bound = getattr(predictor_model, "bound_", None)
         return ModelReport(
             name=name,
