@@ -340,6 +340,13 @@ def test_a_fresh_model_of_a_trainer_has_its_dtype_its_frozen_parameters_and_its_
     assert changed.note.startswith("Each seed copies the model")
 
 
+def test_a_trainer_that_accumulates_gradients_is_noted(tmp_path):
+    given = trainer(tmp_path)
+    assert not any("accumulation" in note for note in TrainerTask(given).notes)
+    given.args.gradient_accumulation_steps = 4
+    assert "one batch of 4 samples: gradient_accumulation_steps=4 is not used." in TrainerTask(given).notes[-1]
+
+
 def test_the_models_of_a_trainer(tmp_path):
     given = trainer(tmp_path)
     copied = TrainerTask(given, "weights").start(5).model
