@@ -10,7 +10,7 @@ import pytest
 import torch
 from tests.lab.compare.tiny_task import loss
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset
 
 from normplace.errors import UsageError
 from normplace.lab.compare import held_out
@@ -116,6 +116,18 @@ def test_samples_of_a_loader_are_held_out_of_every_epoch(shuffle):
     assert (epochs[0] != sorted(epochs[0])) == shuffle
     chosen, reported = means(held)
     assert chosen != reported
+
+
+@pytest.mark.parametrize(("replacement", "count"), [(True, 600), (True, 60), (False, 20)])
+def test_a_sampler_keeps_its_draws_and_loses_only_the_held_out_samples(replacement, count):
+    samples = TensorDataset(torch.arange(60.0)[:, None], torch.zeros(60))
+    sampler = RandomSampler(samples, replacement=replacement, num_samples=count)
+    held = hold_out(DataLoader(samples, batch_size=3, sampler=sampler), loss, "make")
+    assert "2 and 2 training batches" in held.note
+    epoch = [int(x) for batch in held.batches for x in batch[0]]
+    assert len(epoch) == count * 48 // 60
+    assert (len(set(epoch)) < len(epoch)) == replacement
+    assert len(set(epoch)) > 40 or count < 600
 
 
 class Sampled(DataLoader):
