@@ -35,8 +35,8 @@ def extrapolate(
 
     Args:
         model: The model: file.py:function or package.module:function without arguments that returns a PyTorch module
-            or a fitted estimator, which takes the features in the order of the file. Without it, an MLP is trained on
-            the data.
+            or a fitted estimator, which takes the features in the order of the file, or by name if it was fitted to
+            named columns. Without it, an MLP is trained on the data.
         data: CSV file with a header and numbers.
         targets: Columns to predict; the last one by default.
         drop: Columns to leave out.

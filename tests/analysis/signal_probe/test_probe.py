@@ -208,6 +208,24 @@ def test_streams_in_place_and_fused_adds():
     )
 
 
+def test_gradients_of_branches_under_autocast():
+    """Autocast keeps the rounded weights of earlier passes, which are parameters of the branch all the same."""
+    torch.manual_seed(0)
+    model = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=True), 2, enable_nested_tensor=False
+    ).eval()
+    x = torch.randn(3, 5, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        model(x)
+        measured = npl.signals(model, x, loss=of_squares)
+        of_squares(model(x)).backward()
+        folded = npl.fold(model, x)
+    parts = [((layer.norm1, layer.self_attn), (layer.norm2, layer.linear1, layer.linear2)) for layer in model.layers]
+    expected = [gradient_norm(*part) for layer in parts for part in layer]
+    assert [depth.gradient for depth in measured.depths[1:]] == pytest.approx(expected, rel=1e-6)
+    assert {"layers.0.norm2", "layers.1.norm2"} <= {change.name for change in npl.changes(folded).sites}
+
+
 def test_images_keep_their_features_in_dimension_1():
     class Stack(nn.Module):
         def __init__(self) -> None:

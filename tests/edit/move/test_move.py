@@ -100,6 +100,23 @@ def test_moving_equals_flipping_norm_first(first):
             torch.testing.assert_close(masked[0][~mask], masked[1][~mask], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("edit", ["pre", "peri", "layerscale", "swap"])
+def test_an_edited_encoder_takes_padded_batches(edit):
+    """In evaluation mode without gradients PyTorch's encoder would pass them as nested tensors."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    model, x = nn.TransformerEncoder(layer, 2), torch.randn(2, 5, 8)
+    mask = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    if edit == "swap":
+        edited = npl.swap(model, x, norm="rms")
+    else:
+        edited = npl.move(model, x, **({"scale": edit} if edit == "layerscale" else {"to": edit}))
+    expected = edited.train()(x, src_key_padding_mask=mask)
+    with torch.no_grad():
+        output = edited.eval()(x, src_key_padding_mask=mask)
+    torch.testing.assert_close(output[~mask], expected[~mask], rtol=1e-5, atol=1e-5)
+
+
 @torch.no_grad()
 def test_norms_move_with_their_weights():
     family = build("llama")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from tests.lab.compare.tiny_task import loss
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset
 
 from normplace.errors import UsageError
 from normplace.lab.compare import held_out
@@ -118,6 +118,18 @@ def test_samples_of_a_loader_are_held_out_of_every_epoch(shuffle):
     assert chosen != reported
 
 
+@pytest.mark.parametrize(("replacement", "count"), [(True, 600), (True, 60), (False, 20)])
+def test_a_sampler_keeps_its_draws_and_loses_only_the_held_out_samples(replacement, count):
+    samples = TensorDataset(torch.arange(60.0)[:, None], torch.zeros(60))
+    sampler = RandomSampler(samples, replacement=replacement, num_samples=count)
+    held = hold_out(DataLoader(samples, batch_size=3, sampler=sampler), loss, "make")
+    assert "2 and 2 training batches" in held.note
+    epoch = [int(x) for batch in held.batches for x in batch[0]]
+    assert len(epoch) == count * 48 // 60
+    assert (len(set(epoch)) < len(epoch)) == replacement
+    assert len(set(epoch)) > 40 or count < 600
+
+
 class Sampled(DataLoader):
     """A loader that makes its batches after collating, as PyG's loaders of neighbours do."""
 
@@ -131,6 +143,20 @@ def test_a_loader_that_makes_its_own_batches_is_read_as_it_is():
     held = hold_out(Sampled(samples, batch_size=3), loss, "make")
     assert min(means(held)) >= 100**2
     assert all(float(x.min()) >= 100 for x, _ in take(held.batches, 30))
+
+
+class Streamed(IterableDataset):
+    """Samples without a length."""
+
+    def __iter__(self):
+        return ((torch.tensor([float(number)]), torch.zeros(())) for number in range(60))
+
+
+def test_batches_of_a_stream_are_held_out_of_every_epoch():
+    held = hold_out(DataLoader(Streamed(), batch_size=2), loss, "make")
+    assert "8 and 8 training batches" in held.note
+    seen = [int(x) for batch in take(held.batches, 28) for x in batch[0]]
+    assert sorted(seen) == sorted([*range(32, 60)] * 2)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])

@@ -51,6 +51,24 @@ def test_new_scales_of_a_fresh_model_are_small(model):
     assert gains == {"fresh": pytest.approx([FRESH_LAYERSCALE] * 2), "weights": [1.0, 1.0]}
 
 
+def test_rezero_of_a_fresh_model_starts_at_zero(model):
+    for start, expected in (("fresh", 0.0), ("weights", 1.0)):
+        edited = parse_edit("rezero", start).apply(model, INPUTS)
+        names = [change.name for change in npl.changes(edited).sites if change.slot == "scale"]
+        assert [edited.get_submodule(name).weight.item() for name in names] == [expected] * 2
+
+
+@pytest.mark.parametrize("kind", ["dyt", "identity"])
+def test_norms_without_statistics_of_a_fresh_model_are_not_fitted(model, kind):
+    fresh = parse_edit(f"norm:{kind}", "fresh").apply(model, INPUTS)
+    kept = parse_edit(f"norm:{kind}", "weights").apply(model, INPUTS)
+    for name in [change.name for change in npl.changes(fresh).sites]:
+        norm = fresh.get_submodule(name)
+        assert torch.equal(norm.weight, torch.ones(6)) and not norm.bias.any()
+        assert not torch.equal(kept.get_submodule(name).weight, norm.weight)
+        assert kind == "identity" or norm.alpha.item() == 0.5
+
+
 def test_another_kind_of_norm(model):
     sites = npl.audit(parse_edit("post+norm:rms").apply(model, INPUTS), *INPUTS[0]).sites
     assert {(site.slot, site.kind) for site in sites} == {("stream", "rms")}

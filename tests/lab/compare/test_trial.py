@@ -102,6 +102,21 @@ def test_an_unusable_measure_is_a_divergence():
     assert trained("as-is", task=FactoryTask(bad)).metrics["diverged"] == 1
 
 
+def test_weights_that_are_not_finite_after_the_last_step_are_a_divergence():
+    """The loss before the step is finite, and so is the accuracy of a model that returns NaN."""
+
+    def infinite_slope(model, batch):
+        return loss(model, batch) + (model.head.weight - model.head.weight.detach()).abs().sqrt().sum()
+
+    def start(seed):
+        model, batches, _, _ = make(seed)
+        return Start(model, batches, infinite_slope, lambda model, split: float((model(data()[0]) > 0).double().mean()))
+
+    outcome = trained("as-is", task=FactoryTask(start, "larger"), steps=1, evaluations=1)
+    assert outcome.metrics["diverged"] == 1
+    assert math.isnan(outcome.metrics["report"]) and math.isfinite(outcome.metrics["train_loss"])
+
+
 def test_the_schedule_multiplies_the_learning_rate_of_each_group():
     rates = []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -48,6 +49,74 @@ def test_a_linear_module_is_followed_exactly(data, no_sklearn):
     reach = model.search.high[-1, 0] - y.max()
     assert reach == pytest.approx(DISTANCES[-1] * (3 * span[0] + 0.01 * span[1]), rel=0.05)
     assert "sum leaves the range of the targets" in result.sentences[0]
+
+
+def test_a_module_is_run_in_evaluation_mode(data, no_sklearn):
+    """In training mode the statistics of a batch hide that predictions grow, and dropout makes them random."""
+    x, y = data
+    module = nn.Sequential(nn.Linear(2, 16), nn.BatchNorm1d(16), nn.Dropout(0.5), linear_head(16))
+    mean = module[1].running_mean.clone()
+    result = npl.extrapolate(module, x, y)
+    assert module.training and torch.equal(module[1].running_mean, mean)
+    expected = npl.extrapolate(module.eval(), x, y)
+    assert result.model.boundedness.verdict == expected.model.boundedness.verdict == "unbounded"
+    assert result.to_dict() == expected.to_dict()
+    assert result.model.search.first is not None
+
+
+def linear_head(width):
+    module = nn.Linear(width, 1)
+    with torch.no_grad():
+        module.weight.fill_(1.0)
+    return module
+
+
+@pytest.mark.parametrize("unit", [1e-200, 1e200])
+def test_r2_does_not_depend_on_the_unit_of_the_target(data, unit, no_sklearn):
+    x, y = data
+
+    class Scaled(nn.Linear):
+        def forward(self, rows):
+            return unit * super().forward(rows)
+
+    module = Scaled(2, 1).double()
+    with torch.no_grad():
+        expected = 1 - ((module(torch.from_numpy(x))[:, 0].numpy() / unit - y) ** 2).mean() / y.var()
+    assert npl.extrapolate(module, x, unit * y).model.r2 == pytest.approx(expected, rel=1e-6)
+
+
+def test_values_that_would_overflow_are_refused(data):
+    x, y = data
+    with pytest.raises(UsageError, match=r"column 'feature 2' has values above 1e\+290, which overflow"):
+        npl.extrapolate(linear([1.0, 1.0]), x * [1, 1e300], y)
+    with pytest.raises(UsageError, match="column 'target' has values above"):
+        npl.extrapolate(linear([1.0, 1.0]), x, 1e300 * y)
+
+
+class Frame:
+    """The part of a pandas data frame that estimators read."""
+
+    def __init__(self, values, columns):
+        self.values, self.columns = values, list(columns)
+
+
+class Named:
+    """An estimator that was fitted to named columns."""
+
+    feature_names_in_ = np.array(["large", "small"], dtype=object)
+
+    def predict(self, frame):
+        assert frame.columns == ["large", "small"]
+        return 3 * frame.values[:, 1] + frame.values[:, 0] / 100
+
+
+def test_columns_are_matched_by_name(data, no_sklearn, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=Frame))
+    x, y = data
+    assert npl.extrapolate(Named(), x, y, features=["small", "large"]).model.r2 == pytest.approx(1)
+    assert npl.extrapolate(Named(), x[:, ::-1], y).model.r2 == pytest.approx(1)  # without names, by position
+    with pytest.raises(UsageError, match="only the table has 'huge'"):
+        npl.extrapolate(Named(), x, y, features=["small", "huge"])
 
 
 def test_a_bounded_module_stays(data, no_sklearn):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 
@@ -12,8 +13,10 @@ from tests.lab.train.trained_runs import untrained_run
 from torch import nn
 
 from normplace.errors import UsageError
+from normplace.lab.train.evaluate import evaluate_run
 from normplace.lab.train.probes import PROBES, HeldOutText
 from normplace.lab.train.scoring import Scorer
+from normplace.lab.train.tokenizer import learn_tokenizer
 
 WORDS = ["apple", "grape", "lemon", "mango", "peach", "melon"]
 
@@ -65,6 +68,32 @@ def scorer(model, context=48):
     run = untrained_run(context)
     object.__setattr__(run, "model", model)
     return Scorer(run, torch.device("cpu"))
+
+
+class Uniform(nn.Module):
+    """Predicts all tokens alike."""
+
+    def __init__(self, vocab_size):
+        super().__init__()
+        self.vocab_size, self.config = vocab_size, untrained_run().model.config
+
+    def forward(self, ids):
+        return torch.zeros(*ids.shape, self.vocab_size)
+
+
+def test_bits_per_byte_of_other_text_count_all_its_bytes(tmp_path):
+    """The first nine tenths of the text have longer tokens than the rest."""
+    pytest.importorskip("tokenizers", reason="needs tokenizers")
+    words, digits = b"apple grape lemon mango peach melon\n" * 250, b"7319046285" * 100
+    tokenizer = learn_tokenizer(words, 280)
+    (tmp_path / "tokenizer.json").write_text(tokenizer.to_json())
+    (tmp_path / "text.txt").write_bytes(words + digits)
+    run = dataclasses.replace(
+        untrained_run(16), model=Uniform(280), tokenizer=tokenizer, tokenizer_name=str(tmp_path / "tokenizer.json")
+    )
+    (score,) = evaluate_run(run, "held-out", text=str(tmp_path / "text.txt"), device="cpu")
+    tokens = len(tokenizer.encode(words)) + len(tokenizer.encode(digits))
+    assert score.value == pytest.approx(math.log2(280) * tokens / len(words + digits), rel=1e-6)
 
 
 def test_a_copier_predicts_the_second_copy_only():

@@ -106,7 +106,7 @@ class Recorder(TorchDispatchMode):
 
     def record(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tape:
         """Call the model once and return the tape."""
-        with self.hooks(), self:
+        with self.hooks(), _uncached_casts(), self:
             self.declare((inputs, kwargs), "input")
             result = self._model(*inputs, **kwargs)
             self.tape.outputs = self.value_ids(result)
@@ -317,3 +317,14 @@ class Recorder(TorchDispatchMode):
         if tensor.is_floating_point() and not tensor.is_meta and tensor.numel():
             low, high = torch.aminmax(tensor.detach())
             self.tape.values[value].extent = (low.item(), high.item())
+
+
+@contextmanager
+def _uncached_casts():
+    """Let autocast cast weights again, because those that it cast in an earlier pass have no origin on the tape."""
+    enabled = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(enabled)

@@ -104,8 +104,10 @@ def _branch_values(analysis: Analysis, add: ResidualAdd) -> Iterator[ValueId]:
     graph, queue, seen = analysis.graph, [add.branch], {add.fork}
     while queue:
         value = queue.pop()
-        # Other inputs of a branch, such as the memory of an encoder, are computed elsewhere.
-        if value in seen or (graph.is_data(value) and not analysis.reachability.comes_from(value, add.fork)):
+        # Other inputs of a branch, such as the memory of an encoder, are computed elsewhere. A weight that is repeated
+        # for a product with a batch is not one of them.
+        is_other = graph.is_data(value) and not analysis.reachability.comes_from(value, add.fork)
+        if value in seen or (is_other and not graph.is_weight(value)):
             continue
         seen.add(value)
         yield value

@@ -172,7 +172,12 @@ class ModelEditor:
 
 
 def disable_fast_paths(model: nn.Module) -> None:
-    """Disable PyTorch's fused encoder layer, which supports only LayerNorm in two placements."""
+    """Disable PyTorch's fused encoder layer, which supports only LayerNorm in two placements.
+
+    An encoder passes padded batches as nested tensors, which only the fused layer takes.
+    """
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoderLayer):
             module.activation_relu_or_gelu = 0
+        elif isinstance(module, nn.TransformerEncoder):
+            module.use_nested_tensor = False

@@ -33,10 +33,11 @@ from normplace.edit.model.new_norms import reset_gain
 from normplace.edit.move.api import move
 from normplace.edit.record.changes import changes
 from normplace.edit.swap.api import KINDS, swap
+from normplace.edit.swap.modules import ChannelAffine, ChannelsFirst
 from normplace.edit.verify.capture import Arguments
 from normplace.errors import UsageError, unknown
 from normplace.models.topology import TOPOLOGIES, check_name
-from normplace.norms import NORMS
+from normplace.norms import NORMS, DyT
 from normplace.placement.presets import ALIASES, ALL_PRESETS
 from normplace.placement.scale import Scale
 
@@ -45,6 +46,8 @@ STARTS = ("fresh", "weights")
 AS_IS = "as-is"
 FRESH_LAYERSCALE = 1e-4
 """Initial LayerScale of new models (Touvron et al. 2021, arXiv 2103.17239); with given weights it starts at 1."""
+FRESH_REZERO = 0.0
+"""Initial scale of a whole branch in new models (Bachlechner et al. 2020, arXiv 2003.04887)."""
 QK_NORM = "rms"
 
 Apply = Callable[[nn.Module, Arguments], nn.Module]
@@ -157,7 +160,7 @@ def _step(name: str, start: str) -> Apply:
     if name in ALL_PRESETS or name in ALIASES:
         return _move(start, to=name)
     if key == "norm" and option in KINDS:
-        return _swap(option)
+        return _swap(option, start)
     source, _, site = name.partition("@")
     if source.partition("^")[0].removeprefix("constant:") in (*TOPOLOGIES, "constant"):
         return _insert(source, site)
@@ -191,17 +194,31 @@ def _reset_added(model: nn.Module) -> None:
             continue
         module = model.get_submodule(change.name)
         if isinstance(module, LearnedScaling):
-            nn.init.constant_(module.weight, FRESH_LAYERSCALE)
+            nn.init.constant_(module.weight, FRESH_LAYERSCALE if module.weight.ndim else FRESH_REZERO)
         elif change.slot != "scale":
             reset_gain(module.norm if isinstance(module, HeadNorm | JoinedHeadsNorm) else module)
 
 
-def _swap(norm: str) -> Apply:
+def _swap(norm: str, start: str) -> Apply:
     def apply(model: nn.Module, inputs: Arguments) -> nn.Module:
         args, kwargs = inputs
-        return swap(model, *args, norm=norm, **kwargs)
+        swapped = swap(model, *args, norm=norm, **kwargs)
+        if start == "fresh":
+            _reset_swapped(swapped)
+        return swapped
 
     return apply
+
+
+def _reset_swapped(model: nn.Module) -> None:
+    """Give the norms that a swap fitted to a batch the values of a new model; others kept their gains."""
+    for change in changes(model).sites:
+        module = model.get_submodule(change.name) if change.action == "swapped" else None
+        norm = module.norm if isinstance(module, ChannelsFirst) else module
+        if isinstance(norm, DyT):
+            norm.reset_parameters()
+        elif isinstance(norm, ChannelAffine):
+            reset_gain(norm)
 
 
 def _insert(source: str, site: str) -> Apply:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass
 from itertools import islice
@@ -10,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, Subset
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler, Subset
 
 from normplace.analysis.recording.structures import tensors_of
 from normplace.errors import UsageError
@@ -86,12 +87,19 @@ def _split_batches(batches: Batches) -> tuple[list[Any], Batches]:
         return list(batches[:number]), batches[number:]
     epoch: Iterable[Any] = batches(0) if callable(batches) else batches
     first = iter(epoch)
-    most = _number(len(epoch) if isinstance(epoch, Sized) else None)
+    most = _number(_length(epoch))
     held = list(islice(first, most))
     if len(held) < most:  # a short epoch, whose length is known now
         number = _number(len(held))
         return held[:number], RepeatedBatches(iter(held[number:]))
     return held, first if first is batches else RepeatedBatches(first)
+
+
+def _length(epoch: Iterable[Any]) -> int | None:
+    """The number of batches; None if it is not known, as of a loader whose dataset is a stream."""
+    if isinstance(epoch, DataLoader) and isinstance(epoch.dataset, IterableDataset):
+        return None  # a declared length need not be that of the stream
+    return len(epoch) if isinstance(epoch, Sized) else None
 
 
 class RepeatedBatches:
@@ -138,22 +146,35 @@ def _makes_own_batches(loader: DataLoader[Any]) -> bool:
     return any(getattr(type(loader), name) is not getattr(DataLoader, name) for name in ("__iter__", "_get_iterator"))
 
 
+def _drawn_again(sampler: Any, remaining: Subset[Any], total: int) -> RandomSampler | None:
+    """The sampler of the remaining samples, if an epoch draws them with replacement or another number of them."""
+    if not isinstance(sampler, RandomSampler) or not (sampler.replacement or sampler.num_samples != total):
+        return None
+    count = max(1, round(sampler.num_samples * len(remaining) / total))
+    return RandomSampler(remaining, sampler.replacement, count, sampler.generator)
+
+
 def _split_loader(loader: DataLoader[Any]) -> tuple[list[Any], Batches] | None:
     """Hold samples of a loader's dataset out; None if the loader has an order or batches of its own."""
     dataset, size = loader.dataset, loader.batch_size
     known = type(loader.sampler) in (RandomSampler, SequentialSampler) and not _makes_own_batches(loader)
     if not known or size is None or not isinstance(dataset, Sized):
         return None
-    number = _number(len(loader)) * size
+    # An epoch may have more or fewer samples than the data.
+    total = len(dataset) // size if loader.drop_last else math.ceil(len(dataset) / size)
+    number = _number(total) * size
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0)).tolist()
     held, rest = order[:number], sorted(order[number:])
+    remaining = Subset(dataset, rest)
     shuffle = isinstance(loader.sampler, RandomSampler)
+    sampler = _drawn_again(loader.sampler, remaining, len(dataset))
     shared = {"batch_size": size, "collate_fn": loader.collate_fn}
     batches = list(DataLoader(Subset(dataset, held), **shared))
     training = DataLoader(
-        Subset(dataset, rest),
+        remaining,
         **shared,
-        shuffle=shuffle,
+        shuffle=shuffle and sampler is None,
+        sampler=sampler,
         drop_last=loader.drop_last,
         num_workers=loader.num_workers,
         pin_memory=loader.pin_memory,

@@ -172,7 +172,11 @@ def take_steps(training: Training, optimizer: torch.optim.Optimizer, steps: int,
             if not all(map(math.isfinite, history.losses[-CHUNK:])):
                 break
             if done in ends:
-                history.add_held_out(done, validated(start, "choose"))
+                # The last step may leave weights without a value although its loss had one.
+                measure = validated(start, "choose") if has_finite_weights(start.model) else math.nan
+                history.add_held_out(done, measure)
+                if math.isnan(measure):
+                    break
             clock = time.perf_counter()
     return history
 
@@ -186,6 +190,11 @@ def take_step(start: Start, optimizer: torch.optim.Optimizer, batch: Any) -> Ten
         clip_grad_norm_(start.model.parameters(), start.clip)
     optimizer.step()
     return loss.detach().reshape(()).float()
+
+
+def has_finite_weights(model: nn.Module) -> bool:
+    """Whether every parameter is finite; a measure such as accuracy is finite also for a model that is not."""
+    return all(bool(torch.isfinite(parameter).all()) for parameter in model.parameters())
 
 
 def validated(start: Start, split: str) -> float:

@@ -30,11 +30,13 @@ class Predictor:
         name: Its name in sentences.
         model: The module or estimator.
         targets: Number of its outputs.
+        features: Names of the columns of the rows; empty if they have none.
     """
 
     name: str
     model: Any
     targets: int
+    features: tuple[str, ...] = ()
 
     @property
     def module(self) -> nn.Module | None:
@@ -47,9 +49,10 @@ class Predictor:
         Raises:
             UsageError: If the model fails, or returns something else than one row of targets per row.
         """
-        call = _run_module if self.module is not None else _run_estimator
+        columns = None if self.module is not None else self._fitted_columns()
         try:
-            result = np.asarray(call(self.model, x), dtype=np.float64)
+            output = _run_estimator(self.model, x, columns) if self.module is None else _run_module(self.module, x)
+            result = np.asarray(output, dtype=np.float64)
         except Exception as error:  # the user's model may raise anything
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
             raise UsageError(
@@ -62,6 +65,27 @@ class Predictor:
             )
         return result.reshape(len(x), self.targets)
 
+    def _fitted_columns(self) -> tuple[list[str], list[int]] | None:
+        """Names and positions of the columns that an estimator was fitted to; None if they had no names.
+
+        Raises:
+            UsageError: If the rows have other columns.
+        """
+        fitted = getattr(self.model, "feature_names_in_", None)
+        if fitted is None:
+            return None
+        names = [str(name) for name in fitted]
+        if not self.features:
+            return names, list(range(len(names)))
+        if sorted(names) != sorted(self.features):
+            other = next(iter(sorted(set(names) ^ set(self.features))))
+            where = "the table" if other in self.features else "the model"
+            raise UsageError(
+                f"the model was fitted to other columns than those of the table; only {where} has {quoted(other)}: "
+                "check --drop and --target."
+            )
+        return names, [self.features.index(name) for name in names]
+
 
 def _run_module(module: nn.Module, x: Array) -> Array:
     parameter = next(iter([*module.parameters(), *module.buffers()]), torch.empty(0))
@@ -71,12 +95,12 @@ def _run_module(module: nn.Module, x: Array) -> Array:
     return output.double().cpu().numpy()
 
 
-def _run_estimator(estimator: Any, x: Array) -> Array:
-    names = getattr(estimator, "feature_names_in_", None)
-    if names is None:
+def _run_estimator(estimator: Any, x: Array, columns: tuple[list[str], list[int]] | None) -> Array:
+    if columns is None:
         return estimator.predict(x)
+    names, positions = columns
     pandas: Any = import_module("pandas")  # the estimator was fitted to a data frame, and warns of anything else
-    return estimator.predict(pandas.DataFrame(x, columns=names))
+    return estimator.predict(pandas.DataFrame(x[:, positions], columns=names))
 
 
 def load_model(reference: str) -> Any:

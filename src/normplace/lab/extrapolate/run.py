@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from torch import nn
 
+from normplace.analysis.recording.passes import evaluating
 from normplace.errors import UsageError, expect_number, expect_whole
 from normplace.lab.extrapolate.boundedness import boundedness, layer_that_would_bound
 from normplace.lab.extrapolate.predictor import Array, Predictor
@@ -20,6 +22,8 @@ from normplace.lab.extrapolate.table import FEWEST_ROWS, Table
 FOLDS = 5
 MOST_ROWS = 5000
 """Rows up to which every fold of the cross-validation is held out in turn; of a larger table, one fold is."""
+LARGEST = 1e290
+"""Largest magnitude of a number in a table, far enough from overflow to go a thousand ranges beyond."""
 
 
 def extrapolate(
@@ -38,7 +42,8 @@ def extrapolate(
     with, if scikit-learn is installed.
 
     Args:
-        model: A PyTorch module, a fitted estimator with ``predict``, or None to train an MLP on the rows.
+        model: A PyTorch module, which is run in evaluation mode, a fitted estimator with ``predict``, or None to train
+            an MLP on the rows.
         x: Features (rows, features), in the units that the model takes.
         y: Targets (rows,) or (rows, targets).
         features: Names of the features.
@@ -64,6 +69,7 @@ def extrapolate(
         _names("targets", targets, columns.shape[1], "target"),
         rows,
         columns,
+        has_names=bool(features),
     )
     return extrapolate_table(model, table, margin=margin, seed=seed)
 
@@ -82,6 +88,15 @@ def extrapolate_table(model: Any, table: Table, *, margin: float = 0.1, seed: in
     """
     expect_number("margin", margin, 0)
     expect_whole(0, seed=seed)
+    with evaluating(model) if isinstance(model, nn.Module) else nullcontext():
+        return _extrapolated(model, table, margin, seed)
+
+
+def _extrapolated(model: Any, table: Table, margin: float, seed: int) -> Extrapolation:
+    """The answer for a model in evaluation mode."""
+    for name, column in zip((*table.features, *table.targets), np.hstack([table.x, table.y]).T, strict=True):
+        if np.abs(column).max() > LARGEST:
+            raise UsageError(f"column {name!r} has values above {LARGEST:g}, which overflow: give it in a larger unit.")
     low, high = table.y.min(0), table.y.max(0)
     if (constant := np.flatnonzero(high == low)).size:
         raise UsageError(f"target {table.targets[constant[0]]!r} is constant: choose another column.")
@@ -93,7 +108,7 @@ def extrapolate_table(model: Any, table: Table, *, margin: float = 0.1, seed: in
     notes: list[str] = []
 
     def report(name: str, predictor_model: Any, r2: float | None = None) -> ModelReport:
-        predictor = Predictor(name, predictor_model, len(table.targets))
+        predictor = Predictor(name, predictor_model, len(table.targets), table.features if table.has_names else ())
         bound = getattr(predictor_model, "bound_", None)
         return ModelReport(
             name=name,
@@ -140,7 +155,10 @@ def _train_network(table: Table, seed: int, norm: str | None) -> tuple[Any, floa
 
 
 def _r2(y: Array, prediction: Array) -> float:
-    """R² averaged over targets."""
+    """R² averaged over targets, in units in which their squares neither overflow nor underflow."""
+    span = np.ptp(y, axis=0)
+    unit = np.where(span > 0, span, 1.0)  # the held-out rows of a large table may be constant
+    y, prediction = y / unit, prediction / unit
     total = np.maximum(((y - y.mean(0)) ** 2).sum(0), np.finfo(np.float64).tiny)
     return float((1 - ((y - prediction) ** 2).sum(0) / total).mean())
 

@@ -33,6 +33,7 @@ class Table:
         x: Features (rows, features).
         y: Targets (rows, targets).
         rows_left_out: Rows that were left out because a value is missing.
+        has_names: Whether the names of the features are those of the data.
     """
 
     features: tuple[str, ...]
@@ -40,6 +41,7 @@ class Table:
     x: NDArray[np.float64]
     y: NDArray[np.float64]
     rows_left_out: int = 0
+    has_names: bool = True
 
 
 def read_table(

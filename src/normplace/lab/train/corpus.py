@@ -58,6 +58,7 @@ class Corpus:
         bytes_per_token: Mean over the held-out part; converts nats per token to bits per byte.
         sha256: Hash of all tokens; if they are the bytes of one file, the hash of that file.
         packages: Origin of the text, if it comes from installed packages.
+        train_bytes_per_token: Mean over the training part.
     """
 
     name: str
@@ -67,6 +68,13 @@ class Corpus:
     bytes_per_token: float
     sha256: str
     packages: tuple[Package, ...] = ()
+    train_bytes_per_token: float = 1.0
+
+    @property
+    def mean_bytes_per_token(self) -> float:
+        """Bytes per token of the whole text."""
+        sizes = len(self.train) * self.train_bytes_per_token, len(self.held_out) * self.bytes_per_token
+        return sum(sizes) / (len(self.train) + len(self.held_out))
 
     def bits_per_byte(self, nats_per_token: float) -> float:
         """Convert a held-out loss to bits per byte, which are comparable between tokenizers."""
@@ -109,7 +117,7 @@ def load_corpus(sources: Sources = STANDARD_LIBRARY, tokenizer: str = BYTES) -> 
     packages = tuple(
         Package(**{**package, "distributions": tuple(package["distributions"])}) for package in manifest["packages"]
     )
-    fields = {key: manifest[key] for key in ("vocab_size", "bytes_per_token", "sha256")}
+    fields = {key: manifest[key] for key in ("vocab_size", "bytes_per_token", "sha256", "train_bytes_per_token")}
     return Corpus(name=" ".join(sources), **arrays, **fields, packages=packages)
 
 
@@ -190,8 +198,16 @@ def _tokenize(text: _Text, name: str) -> Corpus:
     train, held_out = tokenizer.encode(text.train), tokenizer.encode(text.held_out)
     sha256 = hashlib.sha256(train.data)
     sha256.update(held_out.data)
-    bytes_per_token = len(text.held_out) / len(held_out)
-    return Corpus(text.name, train, held_out, tokenizer.vocab_size, bytes_per_token, sha256.hexdigest(), text.packages)
+    return Corpus(
+        text.name,
+        train,
+        held_out,
+        tokenizer.vocab_size,
+        len(text.held_out) / len(held_out),
+        sha256.hexdigest(),
+        text.packages,
+        len(text.train) / len(train),
+    )
 
 
 def _source_names(sources: Sources) -> list[str]:

@@ -58,7 +58,7 @@ def evaluate_run(
 
 def _whole_text(run: Run, text: Sources) -> HeldOutText:
     corpus = load_corpus(text, run.tokenizer_name)
-    return HeldOutText(np.concatenate((corpus.train, corpus.held_out)), corpus.bytes_per_token)
+    return HeldOutText(np.concatenate((corpus.train, corpus.held_out)), corpus.mean_bytes_per_token)
 
 
 def _held_out_text(run: Run) -> HeldOutText:

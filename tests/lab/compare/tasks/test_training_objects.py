@@ -68,6 +68,39 @@ def test_a_fresh_model_has_new_weights_from_the_global_seed():
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
 
 
+class Partly(nn.Module):
+    """Frozen positions, a frozen norm with statistics, and weights that are computed from parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions = nn.Parameter(torch.arange(12.0).sin(), requires_grad=False)
+        self.frozen = nn.BatchNorm1d(4).requires_grad_(False)
+        self.frozen.running_mean.fill_(3.0)
+        self.partial = nn.Linear(4, 4)
+        self.partial.bias.requires_grad_(False)
+        self.weight_norm = nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))
+        self.spectral_norm = nn.utils.spectral_norm(nn.Linear(4, 4))
+
+
+def test_a_fresh_model_keeps_what_is_frozen():
+    model = Partly()
+    fresh = fresh_model(model)
+    frozen = ["positions", "frozen.weight", "frozen.bias", "partial.bias"]
+    for name, parameter in fresh.model.named_parameters():
+        assert parameter.requires_grad == (name not in frozen)
+        assert name not in frozen or torch.equal(parameter, model.get_parameter(name))
+    assert torch.equal(fresh.model.frozen.running_mean, model.frozen.running_mean)
+    assert not torch.equal(fresh.model.partial.weight, model.partial.weight)
+    assert "positions, frozen.weight, frozen.bias and 1 more are frozen and keep their values." in fresh.note
+
+
+def test_a_fresh_model_has_new_values_behind_computed_weights():
+    model = Partly()
+    fresh = fresh_model(model)
+    for name in ("weight_norm.parametrizations.weight.original1", "spectral_norm.weight_orig"):
+        assert not torch.equal(fresh.model.get_parameter(name), model.get_parameter(name))
+
+
 lightning = pytest.importorskip("lightning")
 
 
@@ -158,6 +191,57 @@ def test_a_test_step_is_reported():
     assert torch.equal(start.model[0].weight, task.module.net[0].weight)  # the weights of the module
 
 
+class RandomSplit(lightning.LightningDataModule):
+    """Splits its data at random in every stage, as a module that ignores the stage does."""
+
+    def setup(self, stage):
+        self.parts = torch.utils.data.random_split(samples(60), [40, 10, 10])
+
+    def train_dataloader(self):
+        return DataLoader(self.parts[0], 8)
+
+    def val_dataloader(self):
+        return DataLoader(self.parts[1], 2)
+
+    def test_dataloader(self):
+        return DataLoader(self.parts[2], 2)
+
+
+def test_random_splits_of_a_data_module_stay_disjoint():
+    torch.manual_seed(5)
+    task = LightningTask(WithTestStep(), RandomSplit())
+    state = torch.get_rng_state()
+    loaders = [task.training, *(loader for _, loader in task.evaluation.values())]
+    seen = [index for loader in loaders for index in loader.dataset.indices]
+    assert sorted(seen) == list(range(60))
+    torch.manual_seed(5)
+    LightningTask(WithTestStep(), RandomSplit())
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+class LogsAccuracy(Lit):
+    def validation_step(self, batch, batch_idx):
+        self.log_dict({"val_loss": (self(batch[0]) - batch[1]).square().mean(), "val_acc": 0.25})
+
+
+def test_a_larger_measure_is_not_a_loss():
+    start = LightningTask(LogsAccuracy(), Data(), better="larger").start(0)
+    assert start.validate(start.model, "choose") == 0.25
+    start = LightningTask(LogsAccuracy(), Data()).start(0)
+    assert start.validate(start.model, "choose") != 0.25
+
+
+class OnlyLoss(Lit):
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", (self(batch[0]) - batch[1]).square().mean())
+
+
+def test_a_larger_loss_is_refused():
+    start = LightningTask(OnlyLoss(), Data(), better="larger").start(0)
+    with pytest.raises(UsageError, match="logs only val_loss, of which larger is not better"):
+        start.validate(start.model, "choose")
+
+
 class Manual(Lit):
     def __init__(self) -> None:
         super().__init__()
@@ -239,6 +323,28 @@ def test_a_trainer_is_trained_with_its_loss_and_optimizer(tmp_path):
     assert given.optimizer is None
     assert given.args.learning_rate == 2e-3
     assert all(torch.equal(weight, before[name]) for name, weight in given.model.state_dict().items())
+
+
+def test_a_fresh_model_of_a_trainer_has_its_dtype_its_frozen_parameters_and_its_edits(tmp_path):
+    given = trainer(tmp_path).model.bfloat16()
+    given.transformer.wpe.requires_grad_(False)
+    fresh = fresh_model(given).model
+    assert {parameter.dtype for parameter in fresh.parameters()} == {torch.bfloat16}
+    assert fresh.lm_head.weight is fresh.transformer.wte.weight
+    assert not torch.equal(fresh.transformer.wte.weight, given.transformer.wte.weight)
+    assert not fresh.transformer.wpe.weight.requires_grad
+    assert torch.equal(fresh.transformer.wpe.weight, given.transformer.wpe.weight)
+    given.transformer.ln_f = nn.RMSNorm(8)
+    changed = fresh_model(given)
+    assert isinstance(changed.model.transformer.ln_f, nn.RMSNorm)
+    assert changed.note.startswith("Each seed copies the model")
+
+
+def test_a_trainer_that_accumulates_gradients_is_noted(tmp_path):
+    given = trainer(tmp_path)
+    assert not any("accumulation" in note for note in TrainerTask(given).notes)
+    given.args.gradient_accumulation_steps = 4
+    assert "one batch of 4 samples: gradient_accumulation_steps=4 is not used." in TrainerTask(given).notes[-1]
 
 
 def test_the_models_of_a_trainer(tmp_path):

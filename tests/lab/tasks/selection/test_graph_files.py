@@ -26,6 +26,7 @@ TEXTS = {
     "commas.csv": "10,20\n20,30\n10,30\n30,40\n",
     "header.csv": "weight,Source,Target\n1,10,20\n1,20,30\n.5,10,30\n2,30,40\n",
     "unknown_header.csv": "a;b\n10;20\n20;30\n10;30\n30;40\n",
+    "decimals.csv": "10;20;0,5\n20;30;1,5\n10;30;2,0\n30;40;1,0\n",
     "tabs.tsv": "10\t20\n20\t30\n10\t30\n30\t40",
     "windows.txt": "\ufeff10 20\r\n20 30\r\n10 30\r\n30 40\r\n",
     "matrix.mtx": "%%MatrixMarket matrix coordinate pattern symmetric\n% note\n40 40 4\n20 10\n30 20\n30 10\n40 30\n",
@@ -45,7 +46,8 @@ def test_text_formats(tmp_path, name, packed):
     path.write_bytes(gzip.compress(content) if packed else content)
     named = read_graph(path)
     assert edges(named) == EDGES
-    assert named.graph.num_nodes == (5 if "graphml" in name else 4)  # GraphML names the node without edges
+    # GraphML names a node without edges, and the rows of a matrix are nodes.
+    assert named.graph.num_nodes == {"nodes.graphml": 5, "matrix.mtx": 40}.get(name, 4)
 
 
 def test_ids_may_be_text(tmp_path):
@@ -53,6 +55,26 @@ def test_ids_may_be_text(tmp_path):
     named = read_graph(tmp_path / "names.csv")
     assert named.names.tolist() == ["Ann", "Bob", "Doe, J."]
     assert edges(named) == {("Ann", "Doe, J."), ("Ann", "Bob")}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tabs.tsv", "Doe, J.\tAnn\nAnn\tRoe; P.\n"),
+        ("tabs.txt", "Doe, J.\tAnn\nAnn\tRoe; P.\n"),
+        ("quoted.csv", '"Doe, J.",Ann\nAnn,"Roe; P."\n'),
+        ("quoted.csv", 'Ann,"Roe; P."\n"Doe, J.",Ann\n'),
+        ("spaced.csv", '"Doe, J.", Ann\nAnn, "Roe; P."\n'),
+    ],
+)
+def test_ids_may_contain_other_separators(tmp_path, name, content):
+    (tmp_path / name).write_text(content)
+    assert edges(read_graph(tmp_path / name)) == {("Ann", "Doe, J."), ("Ann", "Roe; P.")}
+
+
+def test_a_first_edge_of_a_name_and_a_number_is_not_a_header(tmp_path):
+    (tmp_path / "mixed.txt").write_text("Ann 1\n1 2\n2 3\n")
+    assert edges(read_graph(tmp_path / "mixed.txt")) == {("1", "Ann"), ("1", "2"), ("2", "3")}
 
 
 @pytest.mark.parametrize("form", ["edges", "edge_index", "sized", "scipy"])
@@ -66,10 +88,10 @@ def test_arrays(tmp_path, form):
     elif form == "sized":
         np.savez(path, edges=pairs, num_nodes=6)
     else:
-        save_npz(path, csr_array((np.ones(4), (pairs[:, 0], pairs[:, 1])), shape=(4, 4)))
+        save_npz(path, csr_array((np.ones(4), (pairs[:, 0], pairs[:, 1])), shape=(6, 6)))
     named = read_graph(path)
     assert edges(named) == {("0", "1"), ("1", "2"), ("1", "3")}
-    assert named.graph.num_nodes == (6 if form == "sized" else 4)
+    assert named.graph.num_nodes == (6 if form in ("sized", "scipy") else 4)
 
 
 @pytest.mark.parametrize(
@@ -83,6 +105,11 @@ def test_arrays(tmp_path, form):
         ("binary.txt", b"\xff\xfe\x00", "is not UTF-8 text"),
         ("broken.graphml", b"<graphml><node", "is not GraphML"),
         ("half.graphml", b"<graphml><edge source='1'/></graphml>", "without the attribute 'target'"),
+        ("wide.mtx", b"2 3 1\n1 3\n", "matrix of shape \\[2, 3\\]: give the square matrix"),
+        ("far.mtx", b"3 3 1\n1 4\n", "an entry outside its 3 rows and columns"),
+        ("names.mtx", b"3 3 1\na b\n", "row and column are not whole numbers"),
+        ("array.mtx", b"3 3\n1.0\n", "array.mtx:1 is not a line of rows, columns and entries: '3 3'"),
+        ("none.mtx", b"3 3 0\n", "has no edges"),
         ("damaged.npz", b"PK\x03\x04", "is not an .npz file"),
         ("damaged.csv.gz", b"\x1f\x8b\x00", "cannot read"),
     ],
@@ -103,6 +130,10 @@ def test_bad_files(tmp_path, name, content, sentence):
         ({"edges": np.zeros((2, 3), int)}, r"edges of shape \(2, 3\)"),
         ({"edges": np.array([[0, 5]]), "num_nodes": 3}, "id 5, which is not from 0 to 2"),
         ({"edges": np.array([[0, 1]]), "num_nodes": np.arange(2)}, "num_nodes that is not a whole number"),
+        (
+            {"indptr": np.array([0, 1]), "indices": np.array([2]), "shape": np.array([1, 3])},
+            r"matrix of shape \[1, 3\]",
+        ),
         ({"indptr": np.array([0, 9]), "indices": np.array([0])}, "indptr that does not fit"),
     ],
 )

@@ -15,10 +15,12 @@ from torch.utils.data import DataLoader, Subset
 
 from normplace.analysis.recording.structures import tensors_of
 from normplace.errors import UsageError
+from normplace.lab.compare.rng import preserved_random_state, seed_all
 from normplace.lab.compare.task import SPLITS, Better, Start, Task
 from normplace.lab.compare.tasks.fresh_model import fresh_model
 
 LIGHTNING = ("lightning.", "pytorch_lightning.")
+SPLIT_SEED = 0
 METRICS = ("val_loss", "test_loss", "loss")
 """Logged values that are the measure if a step returns none."""
 
@@ -33,8 +35,8 @@ class LightningTask(Task):
 
     ``validation_step`` on ``val_dataloader`` chooses the learning rate, ``test_step`` on ``test_dataloader`` is
     reported. Without a test step, both halves of the validation data are used. The measure is what the step returns or,
-    if it returns nothing, the value it logs. Learning rate schedulers of the module are replaced by the schedule of the
-    comparison. The module itself does not change.
+    if it returns nothing, the value it logs: a loss if smaller is better, else the other value. Learning rate
+    schedulers of the module are replaced by the schedule of the comparison. The module itself does not change.
 
     If ``training_step`` calls a submodule, such as ``self.net(x)``, instead of ``self(x)``, edits apply to that one.
 
@@ -56,7 +58,7 @@ class LightningTask(Task):
                 f"{self.name} optimizes manually: set automatic_optimization, or pass a function make(seed)."
             )
         data.prepare_data()
-        data.setup("fit")
+        _set_up(data, "fit")
         self.training = _single_loader(data.train_dataloader(), f"train_dataloader of {type(data).__name__}")
         self.evaluation, note = _evaluation(module, data)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -69,7 +71,7 @@ class LightningTask(Task):
     def start(self, seed: int) -> Start:
         """Copy the module for a seed."""
         host, _ = self._host(seed)
-        run = LightningRun(host, self.path, self.evaluation)
+        run = LightningRun(host, self.path, self.evaluation, self.better)
         return Start(host.get_submodule(self.path), self.training, run.loss, run.validate, optimizer=run.optimizer)
 
     def describe(self) -> dict[str, Any]:
@@ -98,10 +100,12 @@ class LightningRun:
         host: A copy of the module, which no other training shares.
         path: Name of the submodule that is edited; empty for the module itself.
         evaluation: Steps and data of the splits.
+        better: Whether a ``smaller`` or ``larger`` measure is better.
     """
 
-    def __init__(self, host: Any, path: str, evaluation: Evaluation) -> None:
+    def __init__(self, host: Any, path: str, evaluation: Evaluation, better: Better = "smaller") -> None:
         self.host, self.path, self.evaluation = host, path, evaluation
+        self.better: Better = better
         self.device = next(host.parameters()).device
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
@@ -126,7 +130,7 @@ class LightningRun:
                 with _captured_logs(host) as logged:
                     result = _call_step(host, step, batch, self.device)
                 size = _size(batch)
-                total += size * _measure(result, logged, step, type(host).__name__)
+                total += size * _measure(result, logged, step, type(host).__name__, self.better)
                 count += size
         return total / count
 
@@ -225,10 +229,10 @@ def _evaluation(module: Any, data: Any) -> tuple[Evaluation, str]:
             f"{type(module).__name__} needs validation_step, and {type(data).__name__} val_dataloader: they choose the "
             "learning rate."
         )
-    data.setup("validate")
+    _set_up(data, "validate")
     loader = _single_loader(data.val_dataloader(), f"val_dataloader of {type(data).__name__}")
     if _overrides(module, "test_step") and _overrides(data, "test_dataloader"):
-        data.setup("test")
+        _set_up(data, "test")
         tests = _single_loader(data.test_dataloader(), f"test_dataloader of {type(data).__name__}")
         note = (
             "validation_step on the validation data chooses the learning rate; test_step on the test data is reported."
@@ -247,6 +251,13 @@ def _evaluation(module: Any, data: Any) -> tuple[Evaluation, str]:
     }
     note = "validation_step on half of the validation data chooses the learning rate; the other half is reported."
     return {split: ("validation_step", half) for split, half in halves.items()}, note
+
+
+def _set_up(data: Any, stage: str) -> None:
+    """Set up a stage of a data module; one that splits its data at random makes the same split in every stage."""
+    with preserved_random_state():
+        seed_all(SPLIT_SEED)
+        data.setup(stage)
 
 
 def _overrides(value: Any, name: str) -> bool:
@@ -287,8 +298,8 @@ def _captured_logs(host: Any) -> Iterator[dict[str, Any]]:
         del host.log, host.log_dict
 
 
-def _measure(result: Any, logged: Mapping[str, Any], step: str, name: str) -> float:
-    """The value that a step returned or, if it returned nothing, logged.
+def _measure(result: Any, logged: Mapping[str, Any], step: str, name: str, better: Better) -> float:
+    """The value that a step returned or, if it returned nothing, logged; a loss only if smaller is better.
 
     Raises:
         UsageError: If there is none, or it is not clear which.
@@ -297,9 +308,13 @@ def _measure(result: Any, logged: Mapping[str, Any], step: str, name: str) -> fl
         logged, result = result, None
     if result is not None:
         return _number(result)
-    keys = [key for key in METRICS if key in logged] or list(logged)
-    if len(keys) > 1 and keys[0] not in METRICS:
+    losses = [key for key in METRICS if key in logged]
+    others = [key for key in logged if key not in METRICS]
+    keys = losses[:1] or others if better == "smaller" else others
+    if len(keys) > 1:
         raise UsageError(f"{step} of {name} logs {', '.join(keys)}: return the value that is compared.")
+    if not keys and losses:
+        raise UsageError(f"{step} of {name} logs only {losses[0]}, of which larger is not better: leave better out.")
     if not keys:
         raise UsageError(f"{step} of {name} returns and logs nothing: return the value that is compared.")
     return _number(logged[keys[0]])

@@ -50,6 +50,11 @@ class TrainerTask(Task):
         self.evaluation = {split: trainer.get_eval_dataloader(part) for split, part in _splits(trainer).items()}
         self.training = trainer.get_train_dataloader()
         self.notes = (self._model(0)[1], "The measure is the Trainer's loss on its evaluation data.")
+        if (parts := trainer.args.gradient_accumulation_steps) > 1:
+            self.notes += (
+                f"A step has one batch of {trainer.args.train_batch_size} samples: gradient_accumulation_steps={parts} "
+                "is not used.",
+            )
 
     def start(self, seed: int) -> Start:
         """Build the model of a seed."""

@@ -26,9 +26,9 @@ TEXT = (".csv", ".tsv", ".txt", ".edges", ".edgelist", ".el", ".mtx")
 COMMENTS = ("#", "%", "//")
 SOURCES, TARGETS = ("source", "src", "from", "u"), ("target", "dst", "to", "v")
 """Column names that a CSV header may use, in any case."""
-FIELDS = ("edges", "edge_index", "num_nodes", "indptr", "indices", "row", "col")
-SEPARATORS = (",", "\t", ";", None)
-"""Tried in this order on the first line; None is any white space."""
+FIELDS = ("edges", "edge_index", "num_nodes", "indptr", "indices", "row", "col", "shape")
+SEPARATORS = ("\t", ";", ",")
+"""Characters between columns; a line without them is separated by white space."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,9 +51,9 @@ def read_graph(path: str | Path) -> NamedGraph:
     ``.txt .edges .edgelist .el .csv .tsv``   One edge per line: two ids, separated by commas, semicolons, tabs or white
                                               space. More columns are ignored, and so are lines that start with ``#``,
                                               ``%`` or ``//``. A first line of column names is recognized.
-    ``.mtx``                                  Matrix Market coordinates.
+    ``.mtx``                                  Matrix Market coordinates of a square matrix, whose rows are the nodes.
     ``.npz``                                  ``edges`` (edges × 2) or ``edge_index`` (2 × edges), with or without
-                                              ``num_nodes``; or a sparse matrix of SciPy.
+                                              ``num_nodes``; or a square sparse matrix of SciPy.
     ``.graphml``                              Nodes and edges of all graphs in the file.
     ========================================  ========================================================================
 
@@ -100,6 +100,8 @@ def _from_arrays(path: Path) -> NamedGraph:
         raise UsageError(f"{path} is not an .npz file ({error}): write it again.") from error
     arrays = read_arrays(path, [name for name in stored if name in FIELDS], str(path))
     pairs = _pairs(path, arrays)
+    if not {"edges", "edge_index", "num_nodes"} & arrays.keys() and "shape" in arrays:
+        arrays = {**arrays, "num_nodes": np.asarray(_rows(path, arrays["shape"].tolist()))}
     if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu":
         raise UsageError(
             f"{path} has edges of shape {pairs.shape} and dtype {pairs.dtype}: store integers, edges × 2 in 'edges' or "
@@ -112,6 +114,17 @@ def _from_arrays(path: Path) -> NamedGraph:
     except (TypeError, ValueError) as error:
         raise UsageError(f"{path} has a num_nodes that is not a whole number: correct it.") from error
     return NamedGraph(Graph.from_edges(pairs, count), np.arange(count))
+
+
+def _rows(path: Path, shape: Any) -> int:
+    """The number of rows of an adjacency matrix.
+
+    Raises:
+        UsageError: If it is not square.
+    """
+    if not isinstance(shape, list) or len(shape) != 2 or shape[0] != shape[1]:
+        raise UsageError(f"{path} has a matrix of shape {shape}: give the square matrix of a graph, nodes × nodes.")
+    return int(shape[0])
 
 
 def _pairs(path: Path, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
@@ -157,14 +170,48 @@ def _from_text(path: Path, kind: str) -> NamedGraph:
     first = next(lines, None)
     if first is None:
         raise UsageError(f"{path} has no edges: give a file with at least one.")
-    separator = next(mark for mark in SEPARATORS if mark is None or mark in first[1])
-    columns, header = _columns(_cells(first[1], separator), kind)
+    if kind == ".mtx":
+        return _from_matrix(path, text, *first)
+    separator = _separator(first[1], kind)
+    cells = _cells(first[1], separator)
+    columns, header = _columns(cells)
     number, _ = first
     skipped = number if header else number - 1
     fast = _integers(text, separator, columns, skipped)
-    if fast is None and not header:  # column names of another kind above whole numbers
+    if fast is None and not (header or any(map(_is_whole, cells[:2]))):  # column names of another kind
         fast = _integers(text, separator, columns, number)
     return _named(path, _edges(path, text, separator, columns, skipped) if fast is None else fast)
+
+
+def _from_matrix(path: Path, text: str, number: int, sizes: str) -> NamedGraph:
+    """The graph of Matrix Market coordinates, from 1, below the line of sizes with this number."""
+    if not all(map(_is_whole, cells := sizes.split())) or len(cells) != 3:
+        raise UsageError(f"{path}:{number} is not a line of rows, columns and entries: {sizes[:60]!r}.")
+    count = _rows(path, [int(cell) for cell in cells[:2]])
+    pairs = _integers(text, None, (0, 1), number)
+    if pairs is None:
+        pairs = _edges(path, text, None, (0, 1), number)
+        if not len(pairs):
+            raise UsageError(f"{path} has no edges: give a file with at least one.")
+        raise UsageError(f"{path} has an entry whose row and column are not whole numbers: correct it.")
+    if pairs.min() < 1 or pairs.max() > count:
+        raise UsageError(f"{path} has an entry outside its {count} rows and columns: correct it.")
+    return NamedGraph(Graph.from_edges(pairs - 1, count), np.arange(1, count + 1))
+
+
+def _separator(line: str, kind: str) -> str | None:
+    """The separator of columns: the one that leaves no other one in the two ids; None for white space."""
+    present = [mark for mark in SEPARATORS if mark in line]
+    splits = {mark: cells[:2] for mark in present if len(cells := _cells(line, mark)) > 1}
+    for mark, ids in splits.items():
+        if not any(other in cell for cell in ids for other in present if other != mark):
+            return mark
+    named = {".tsv": "\t", ".csv": ","}.get(kind)
+    return named if named in splits else next(iter(splits), present[0] if present else None)
+
+
+def _is_whole(cell: str) -> bool:
+    return cell.removeprefix("-").isdecimal()
 
 
 def _content(text: str) -> Iterator[tuple[int, str]]:
@@ -176,14 +223,12 @@ def _content(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _cells(line: str, separator: str | None) -> list[str]:
-    cells = line.split() if separator is None else next(csv.reader([line], delimiter=separator))
+    cells = line.split() if separator is None else next(csv.reader([line], delimiter=separator, skipinitialspace=True))
     return [cell.strip() for cell in cells]
 
 
-def _columns(cells: Sequence[str], kind: str) -> tuple[tuple[int, int], bool]:
+def _columns(cells: Sequence[str]) -> tuple[tuple[int, int], bool]:
     """The columns of the two ids, and whether this first line is a header."""
-    if kind == ".mtx":
-        return (0, 1), True  # the sizes
     lower = [cell.lower() for cell in cells]
     ends = [next((lower.index(name) for name in names if name in lower), None) for names in (SOURCES, TARGETS)]
     if ends[0] is not None and ends[1] is not None:
@@ -193,7 +238,7 @@ def _columns(cells: Sequence[str], kind: str) -> tuple[tuple[int, int], bool]:
 
 def _integers(text: str, separator: str | None, columns: tuple[int, int], skipped: int) -> NDArray[np.int64] | None:
     """The edges if all ids are whole numbers, by NumPy's parser, which is several times as fast; None otherwise."""
-    if not re.search(r"\d", text):
+    if not re.search(r"\d", text) or all(number <= skipped for number, _ in _content(text)):
         return None
     try:
         pairs = np.loadtxt(
