@@ -74,10 +74,9 @@ def test_trials_are_drawn_from_all_parts_in_turn(results):
 def test_long_trials_and_those_of_a_gpu_are_not_drawn(results, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     run = read_run(results, STUDIES)
+    gpu = {"gpu": "a GPU"}
     records = [
-        replace(
-            record, seconds=100.0 if record.seed < 2 else 1.0, hardware={"gpu": "a GPU"} if record.seed == 4 else {}
-        )
+        replace(record, seconds=100.0 if record.seed < 2 else 1.0, hardware=gpu if record.seed == 4 else {})
         for record in run.records
     ]
     assert {record.seed for _, record in draw([replace(run, records=records)], 99, 30.0)} == {2, 3}
