@@ -191,7 +191,7 @@ def test_the_headline_is_on_the_card_and_in_the_section(sections):
     )
     study = dataclasses.replace(sections[0].study, headline=headline)
     page = Page(render_report([dataclasses.replace(sections[0], study=study)]))
-    assert page.text.count("One norm bounds <it>.") == 2
+    assert page.text.count("The paper: One norm bounds <it>.") == 2
     assert page.text.count("slope 1.0 (Table 1)") == 2
     assert page.text.count("normplace, laptop slope 60") == 2
     assert page.text.count("The networks are smaller.") == 1
