@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -88,6 +89,21 @@ def test_the_readme_has_one_row_per_paper():
     table = rows().splitlines()[2:]
     assert len(table) == 5
     assert table == [line for line in (ROOT / "README.md").read_text().splitlines() if line in table]
+
+
+FIRST_SCREEN = ("Question", "Answer", "Conditions", "In your model")
+
+
+@pytest.mark.parametrize("study", committed.studies(), ids=lambda study: study.name)
+def test_a_page_starts_with_the_question_and_a_measured_answer(study):
+    page = (ROOT / "docs" / "papers" / f"{study.name}.md").read_text()
+    start = page.partition("\n## ")[0]
+    paragraphs = dict(re.findall(r"^\*\*([^*]+)\.\*\* (.*?)\n\n", start, re.MULTILINE | re.DOTALL))
+    assert tuple(paragraphs) == FIRST_SCREEN
+    blocks = re.findall(r"<!-- ([\w: -]+) -->(.*?)<!-- /\1 -->", page, re.DOTALL)
+    generated = " ".join(text for _, text in blocks[:3])  # the main result
+    numbers = re.findall(r"[-+]?\d+\.\d+", paragraphs["Answer"])
+    assert numbers and all(number in generated for number in numbers)
 
 
 def test_a_missing_block_is_an_error():

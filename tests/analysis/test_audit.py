@@ -85,6 +85,65 @@ def test_graph_networks():
     assert slots(outer, x, edges) == {"norm": "output"}
     hybrid = geometric.GPSConv(8, geometric.GCNConv(8, 8), heads=2, norm="layer_norm", norm_kwargs={"mode": "node"})
     assert slots(hybrid, x, edges, batch) == {"norm1": "stream", "norm2": "stream", "norm3": "stream"}
+    kinds = [block.kind for block in npl.audit(hybrid, x, edges, batch).blocks]
+    assert kinds == ["graph convolution", "attention", "mlp"]
+
+
+class GraphBlocks(nn.Module):
+    """Pre-norm blocks around graph convolutions."""
+
+    def __init__(self, conv):
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(8) for _ in range(3))
+        self.convs = nn.ModuleList(conv() for _ in range(3))
+
+    def forward(self, x, edges):
+        for norm, conv in zip(self.norms, self.convs, strict=True):
+            x = x + conv(norm(x), edges)
+        return x
+
+
+@pytest.mark.parametrize("name", ["GCNConv", "GATConv", "GATv2Conv", "GENConv", "ResGatedGraphConv", "SGConv"])
+def test_graph_convolutions_of_pyg_are_one_branch(name):
+    geometric = pytest.importorskip("torch_geometric.nn", reason="needs PyG: pip install 'normplace[graphs]'")
+    edges = torch.tensor([[0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 0]])
+    audit = npl.audit(GraphBlocks(lambda: getattr(geometric, name)(8, 8)), torch.randn(6, 8), edges)
+    assert audit.placement == "pre"
+    assert [block.kind for block in audit.blocks] == 3 * ["graph convolution"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"aggr": "softmax"}, {"aggr": "softmax", "learn_t": True}, {"aggr": "powermean", "learn_p": True},
+     {"aggr": "mean"}, {"aggr": "max"}, {"aggr": "softmax", "msg_norm": True}],
+    ids=str,
+)  # fmt: skip
+def test_graph_convolutions_of_the_package_are_one_branch(settings):
+    edges = torch.tensor([[0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 0]])
+    audit = npl.audit(GraphBlocks(lambda: npl.models.GENConv(8, 8, **settings)), torch.randn(6, 8), edges)
+    assert audit.placement == "pre"
+    assert [block.kind for block in audit.blocks] == 3 * ["graph convolution"]
+    assert not audit.unknown
+
+
+def test_experts_that_add_up_their_tokens_are_not_graph_convolutions():
+    class Experts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.router = nn.LayerNorm(8), nn.Linear(8, 2)
+            self.experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+
+        def forward(self, x):
+            h = self.norm(x)
+            chosen = self.router(h).argmax(-1)
+            out = torch.zeros_like(h)
+            for number, expert in enumerate(self.experts):
+                (tokens,) = torch.where(chosen == number)
+                out = out.index_add(0, tokens, expert(h[tokens]))
+            return x + out
+
+    (block,) = npl.audit(Experts(), torch.randn(12, 8)).blocks
+    assert (block.kind, block.equation) == ("mlp", "x + F(N(x))")
 
 
 def test_timm():

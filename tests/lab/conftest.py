@@ -232,7 +232,7 @@ def sections() -> list[Section]:
     hostile_record = TrialRecord(
         study=HOSTILE,
         part="curves",
-        scale="smoke",
+        scale="laptop",
         hash="0",
         config={**asdict(plain), "dataset": HOSTILE},
         seed=1,
@@ -246,7 +246,7 @@ def sections() -> list[Section]:
     hostile_failure = TrialRecord(
         study=HOSTILE,
         part="curves",
-        scale="smoke",
+        scale="laptop",
         hash="1",
         config={**asdict(plain), "seed": 2, "dataset": f"Failed {HOSTILE}"},
         seed=2,

@@ -90,3 +90,7 @@ def test_msgnorm_gives_the_message_the_length_of_its_receiver():
     torch.testing.assert_close(norm(7 * message, receiver), out)
     assert torch.equal(norm(torch.zeros_like(message), receiver), torch.zeros_like(message))
     assert not MsgNorm(DIM, learn_scale=False).scale.requires_grad
+    wider = draw(5, DIM + 3, seed=2)
+    torch.testing.assert_close(norm(message, wider).norm(dim=1), 2 * wider.norm(dim=1))
+    with pytest.raises(ValueError, match="a row for each message"):
+        norm(message, receiver[:4])

@@ -34,6 +34,7 @@ def report(
     """
     from normplace._shared.output import check_writable
     from normplace.lab.report import CHARTS_MISSING, charts_installed, write_report
+    from normplace.lab.trials.record import FUNCTIONAL_SCALE
     from normplace.lab.trials.verdicts import FUNCTIONAL_CHECK
 
     check_writable(out)
@@ -44,7 +45,7 @@ def report(
     if json:
         print(dumps({"report": str(out.resolve()), "results": [str(result.path) for result in recorded]}, indent=1))
     else:
-        if any(result.run.scale == "smoke" for result in recorded):
+        if any(result.run.scale == FUNCTIONAL_SCALE for result in recorded):
             print(FUNCTIONAL_CHECK)
         if not charts_installed():
             print(CHARTS_MISSING)

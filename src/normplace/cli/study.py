@@ -58,6 +58,7 @@ def study(
     from normplace.lab.trials.config import parse_overrides
     from normplace.lab.trials.engines import open_engine
     from normplace.lab.trials.progress import Progress
+    from normplace.lab.trials.record import FUNCTIONAL_SCALE
     from normplace.lab.trials.results import translate_study_errors
     from normplace.lab.trials.runner import Run
     from normplace.lab.trials.study import load_study
@@ -82,7 +83,7 @@ def study(
         print(dumps({**summary, "claims": claims}, indent=1, ensure_ascii=False))
         return 1 if failures else 0
     paint = painter(sys.stdout)
-    if scale == "smoke":
+    if scale == FUNCTIONAL_SCALE:
         print(FUNCTIONAL_CHECK)
     else:
         for judgement in judgements:

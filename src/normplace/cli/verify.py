@@ -105,6 +105,7 @@ def _print_json(judged: Judged) -> None:
 
 def _print_text(judged: Judged, filtered: bool) -> None:
     from normplace._shared.paint import painter
+    from normplace.lab.trials.record import FUNCTIONAL_SCALE
     from normplace.lab.trials.verdict_totals import totals_table
     from normplace.lab.trials.verdicts import FUNCTIONAL_CHECK, largest_scales, multiplicity, terminal_lines
 
@@ -115,7 +116,7 @@ def _print_text(judged: Judged, filtered: bool) -> None:
             continue
         title = f"{one.run.study.name} at scale {one.run.scale}, {len(one.records)} trials in {one.path}"
         print(paint(title, "heading"))
-        if one.run.scale == "smoke":
+        if one.run.scale == FUNCTIONAL_SCALE:
             print(f"  {FUNCTIONAL_CHECK}")
             continue
         with_verdicts.append((one, judgements))

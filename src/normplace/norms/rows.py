@@ -152,7 +152,7 @@ class PairNorm(nn.Module):
     It keeps the total pairwise distance of the rows constant from layer to layer. It has no parameters.
 
     Args:
-        dim: Number of features; only checked.
+        dim: Number of features of the messages; only checked.
         scale: Root mean square length of the resulting rows of a graph.
         scale_individually: Whether every row gets that length (PairNorm-SI), which divides out a scalar per row.
         eps: Added to the mean square.
@@ -238,7 +238,16 @@ class MsgNorm(nn.Module):
         nn.init.constant_(self.scale, self.scale_init)
 
     def forward(self, x: Tensor, reference: Tensor) -> Tensor:
-        """Rescale the message ``x`` to the length of ``reference``, row by row."""
+        """Rescale the messages, row by row.
+
+        Args:
+            x: The messages.
+            reference: A row for each message. Only its length is used, so it may have another width, as where a graph
+                convolution maps it to the width of the messages before the sum.
+
+        Raises:
+            UsageError: If the messages have another width than ``dim``, or a message has no row.
+        """
         check_features("the message", x, self.dim)
         if (
             not isinstance(reference, Tensor)

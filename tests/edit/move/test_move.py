@@ -407,3 +407,13 @@ def test_a_block_without_norms_among_others_is_left_alone_and_reported():
     assert reason.startswith("block 0 (convolution in the model) has no norm")
     assert f"refused: {reason}" in str(report)
     assert not any("position" in site.name for site in report.sites)
+
+
+def test_graph_networks_of_the_package_move():
+    torch.manual_seed(0)
+    x, edges = torch.randn(6, 4), torch.tensor([[0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 0]])
+    model = npl.models.GraphStack(npl.models.GENConv, 4, 8, 2, 3, placement="pre", norm="layer").eval()
+    peri = npl.move(model, x, edges, to="peri")
+    assert npl.audit(peri, x, edges).placement == "peri"
+    assert len(npl.changes(peri).where("added")) == 3
+    assert torch.equal(npl.move(peri, x, edges, to="pre").eval()(x, edges), model(x, edges))

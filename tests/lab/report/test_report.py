@@ -84,7 +84,7 @@ def test_gates_counts_and_later_checks_are_shown(page):
 
 
 def test_checks_without_results_or_with_one_seed(page):
-    assert "no results" in page.text and "○ not measured" in page.text
+    assert "no results" in page.text and "○ not tested" in page.text
     assert "one seed: no interval" in page.text
 
 
@@ -100,7 +100,7 @@ def test_a_number_that_is_not_finite_is_shown(sections, tmp_path):
 
 def test_the_command_time_and_hardware_are_shown(page, hostile):
     assert "normplace study extrapolation --scale laptop" in page.text
-    assert f"normplace study '{hostile}' --scale smoke --set 'dataset={hostile}' --set 'shape=(1, 2)'" in page.text
+    assert f"normplace study '{hostile}' --scale laptop --set 'dataset={hostile}' --set 'shape=(1, 2)'" in page.text
     assert "12 min, all trials added up" in page.text
     assert "2 cores of Intel(R) Xeon(R) Processor @ 2.70GHz, 7.8 GB" in page.text
     assert f"{hostile}, 2 cores" in page.text
@@ -191,7 +191,7 @@ def test_the_headline_is_on_the_card_and_in_the_section(sections):
     )
     study = dataclasses.replace(sections[0].study, headline=headline)
     page = Page(render_report([dataclasses.replace(sections[0], study=study)]))
-    assert page.text.count("One norm bounds <it>.") == 2
+    assert page.text.count("The paper: One norm bounds <it>.") == 2
     assert page.text.count("slope 1.0 (Table 1)") == 2
     assert page.text.count("normplace, laptop slope 60") == 2
     assert page.text.count("The networks are smaller.") == 1

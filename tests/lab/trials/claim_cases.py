@@ -7,9 +7,9 @@ from normplace.lab.trials.per_seed import PerSeed
 from normplace.lab.trials.results import TrialRecord
 
 
-def records_of(values, metric="value"):
+def records_of(values, metric="value", scale="full"):
     return [
-        TrialRecord("sample", "lines", "full", f"h{seed}", {"seed": seed}, seed, "ok", {metric: value})
+        TrialRecord("sample", "lines", scale, f"h{seed}", {"seed": seed}, seed, "ok", {metric: value})
         for seed, value in enumerate(values)
     ]
 

@@ -31,9 +31,20 @@ def test_no_summary_hides_a_failed_check(sample_study):
     assert "| **mixed** | 2 | 0 | 1 | 1 (1 passed) | 1 failed | full |" in table
     assert "1 claims: 1 mixed." in table
     found = json.loads(json.dumps(as_json(judgement), allow_nan=False))
-    assert found["counts"] == {"passed": 2, "open": 0, "failed": 1, "void": 1, "not measured": 0}
+    assert found["counts"] == {"passed": 2, "open": 0, "failed": 1, "void": 1, "not tested": 0}
     assert found["verdict"] == "mixed"
     assert [check["state"] for check in found["checks"]] == ["passed", "failed", "passed", "void", "failed"]
+
+
+def test_scale_smoke_has_no_verdict_with_any_number_of_seeds():
+    gated = replace(HIGH, gates=(GATE,))
+    judgement = judge(claim(HIGH, LOW, gated), records_of(CLEAR, scale="smoke"))
+    assert judgement.verdict == "not tested"
+    assert counts_text(judgement) == "0 passed, 0 open, 0 failed, 3 not tested"
+    found = as_json(judgement)
+    assert {check["state"] for check in found["checks"]} == {"not tested"}
+    assert {check["without_gates"] for check in found["checks"]} == {"not tested"}
+    assert [check["estimate"] for check in found["checks"]] == [2.0, 2.0, 2.0]  # the numbers are shown
 
 
 def test_an_open_check_tells_how_many_seeds_would_decide_it():

@@ -179,8 +179,9 @@ def test_a_compiled_model_is_the_model():
 MISTAKES = [
     (lambda: build(positions="rotary"), "unknown kind of position for the mixer 'relation': 'rotary'"),
     (lambda: build("atention"), "did you mean 'attention'"),
-    (lambda: SequenceModel(11, 8, 2), "need context="),
-    (lambda: SequenceModel(11, 8, 2, positions="none", context=9), "need context="),
+    (lambda: SequenceModel(11, 8, 2), "pass context="),
+    (lambda: SequenceModel(11, 8, 2, positions="none", context=9), "leave context out"),
+    (lambda: SequenceModel(11, 8, 2, context=0), "context must be"),
     (lambda: SequenceModel(11, 0, 2, positions="none"), "of at least 1"),
     (lambda: build(positions="learned", context=9)(tokens(length=10)), "9 learned positions, but the sequence has 10"),
     (lambda: build(positions="learned", context=9).generate(tokens(length=5), 6), "9 learned positions"),

@@ -10,7 +10,7 @@ from normplace.analysis.blocks.attention import AttentionCores
 from normplace.analysis.blocks.branches import Branches
 from normplace.analysis.blocks.slots import NormSlot
 from normplace.analysis.dataflow.graph import constant
-from normplace.analysis.dataflow.operators import MOVES
+from normplace.analysis.dataflow.operators import AGGREGATIONS, MOVES
 from normplace.analysis.norms.find import Norm
 from normplace.analysis.recording.ids import AddIndex, BlockIndex, NodeId, ValueId
 from normplace.analysis.recording.passes import dtype_name
@@ -104,7 +104,8 @@ class BlockAssembler:
         graph = self.graph
         unknown: dict[NodeId, Unknown] = {}
         for index, node in enumerate(graph.nodes):
-            if "::" in node.name and graph.data_inputs(node) and any(map(graph.is_features, node.outputs)):
+            is_known = "::" not in node.name or node.name in AGGREGATIONS
+            if not is_known and graph.data_inputs(node) and any(map(graph.is_features, node.outputs)):
                 reason = "this operator is unknown, so norms in and around it may be missed"
                 unknown[NodeId(index)] = Unknown(graph.path(node), node.name, reason)
         for norm, slot in self._placed:

@@ -88,7 +88,7 @@ class AttentionCores:
         return seen
 
     def kind_of(self, region: set[NodeId]) -> str:
-        """The kind of a branch: attention, recurrence, convolution, experts, mixer or mlp."""
+        """The kind of a branch: attention, recurrence, convolution, experts, graph convolution, mixer or mlp."""
         names = {self.graph.nodes[node_id].name for node_id in region}
         if region & self.ends:
             return "attention"
@@ -98,6 +98,8 @@ class AttentionCores:
             return "convolution"
         if "topk" in names:
             return "experts"
+        if any(self.graph.aggregates_edges(self.graph.nodes[node_id]) for node_id in region):
+            return "graph convolution"
         return "mixer" if self._mixes_rows(region) else "mlp"
 
     def _mixes_rows(self, region: Iterable[NodeId]) -> bool:

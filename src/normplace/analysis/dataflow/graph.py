@@ -11,6 +11,7 @@ from typing import Any
 
 from normplace.analysis.dataflow.axes import COPIES, REPEATS, Marks, move_marks, repeat_marks
 from normplace.analysis.dataflow.operators import (
+    AGGREGATIONS,
     BARRIERS,
     BIASED_PRODUCTS,
     GATE_ARITHMETIC,
@@ -72,6 +73,7 @@ class Graph:
         self._data = [value.origin == "input" for value in self.values]
         self._copies: dict[ValueId, Marks] = {}
         self._gates: set[ValueId] = set()
+        self._routed: set[ValueId] = set()  # integers and booleans that are computed from features
         for value in _empty_streams(self.tape):
             self._data[value] = True
         for op in self.tape.ops:
@@ -82,9 +84,12 @@ class Graph:
         node_id = NodeId(len(self.nodes))
         self.nodes.append(node)
         is_data = any(self._data[value] for value in node.inputs) or self._is_repeated_parameter(node)
+        is_routed = any(self.is_features(value) or value in self._routed for value in node.inputs)
         for value in node.outputs:
             self.producer[value] = node_id
             self._data[value] |= is_data
+            if is_routed and not self.is_features(value):
+                self._routed.add(value)
         for value in dict.fromkeys(node.inputs):
             self.consumers.setdefault(value, []).append(node_id)
         node.squares = node.name in PRODUCTS and self._is_squared_length(node)
@@ -269,7 +274,19 @@ class Graph:
         """Whether a node makes new features: products, attention, convolutions, transforms, unknown operators."""
         if node.name in BARRIERS:
             return node.copies is None and not node.squares
-        return "::" in node.name and any(self.values[value].origin == "parameter" for value in node.inputs)
+        if "::" not in node.name or node.name in AGGREGATIONS:
+            return False
+        return any(self.values[value].origin == "parameter" for value in node.inputs)
+
+    def aggregates_edges(self, node: Node) -> bool:
+        """Whether a node adds up features by an index that does not depend on features, as along the edges of a graph.
+
+        The index by which experts return their tokens depends on features.
+        """
+        if node.name not in AGGREGATIONS or not self.data_inputs(node):
+            return False
+        indices = [value for value in node.inputs if not self.values[value].dtype.is_floating_point]
+        return bool(indices) and not any(value in self._routed for value in indices)
 
     def is_mixing(self, node: Node) -> bool:
         """Whether a path through this node is a branch rather than a rescaled skip."""

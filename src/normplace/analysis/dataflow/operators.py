@@ -59,6 +59,7 @@ SOFTMAXES = named("_softmax softmax _safe_softmax")
 GATES = SOFTMAXES | {"sigmoid", "tanh", "hardsigmoid"}
 GATE_ARITHMETIC = MOVES | {"rsub", "mul", "add"}
 SPREADS = named("index_add scatter_add scatter_reduce segment_reduce")
+AGGREGATIONS = SPREADS | {"normplace::aggregate"}
 ADDS = SPREADS | {"add"}
 
 REDUCTIONS = named("mean sum nansum var var_mean std std_mean linalg_vector_norm norm amax")

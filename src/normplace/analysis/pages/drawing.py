@@ -12,6 +12,8 @@ STREAM_Y, BRANCH_STEP, LEFT = 30, 62, 60
 CHIP_HEIGHT = 18
 LONGEST_CHIP = 14
 """Characters shown of the names of inner norms."""
+SHORT_KINDS = {"graph convolution": "graph conv"}
+"""Names of kinds of branches that are too long for a box."""
 
 
 class Label(NamedTuple):
@@ -74,7 +76,7 @@ class BlockDiagram:
             for column, (name, is_norm) in enumerate(chain):
                 x = fork_x + 24 + BOX_STEP * column
                 self.boxes.append(_box(x, y, name, is_norm))
-                if branch.spec.inner and name == branch.kind:
+                if branch.spec.inner and name == _short_kind(branch):
                     self.boxes.append(_chip(x, y, ", ".join(branch.spec.inner)))
         if has_stream_norm:
             self.boxes.append(_box(self.add_x + 30, STREAM_Y, "norm", True))
@@ -84,13 +86,17 @@ def _chain(branch: BranchReport) -> list[tuple[str, bool]]:
     """The boxes of a branch from left to right, and whether each is a norm."""
     spec = branch.spec
     chain = [("norm", True)] if spec.input and not spec.skip_normed else []
-    chain.append((branch.kind, False))
+    chain.append((_short_kind(branch), False))
     chain += [("norm", True)] if spec.output else []
     if isinstance(spec.branch_scale, LearnedScale):
         chain.append(("learned gain", False))
     elif spec.branch_scale != 1:
         chain.append((f"x {spec.branch_scale:.3g}", False))
     return chain
+
+
+def _short_kind(branch: BranchReport) -> str:
+    return SHORT_KINDS.get(branch.kind, branch.kind)
 
 
 def _box(x: float, y: float, text: str, is_norm: bool) -> Box:

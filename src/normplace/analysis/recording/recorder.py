@@ -29,6 +29,8 @@ from normplace.analysis.recording.tape import Call, Op, Tape, Value, ValueRef
 MEASURED_INPUT = {"rsqrt", "sqrt", "linalg_vector_norm"}
 MEASURED_OUTPUT = {"add", "native_layer_norm", "_fused_rms_norm", "native_group_norm"}
 OVERWRITING = {"copy", "zero", "fill", "normal", "uniform", "bernoulli", "exponential"}
+# The steps of an aggregation over edges are not layers: a softmax subtracts and adds back the largest message.
+RECORDED_AS_ONE = {"normplace::aggregate", "normplace::neighbours"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class _Signature:
         name: Its name on the tape.
         written: Position and name of the arguments that it writes to.
         views: Whether it returns a view of an argument.
-        python_body: The function of an operator that is written in Python.
+        python_body: The function of an operator that is written in Python and whose steps are recorded.
     """
 
     name: str
@@ -261,7 +263,8 @@ class Recorder(TorchDispatchMode):
         views = any(out.alias_info is not None and not out.alias_info.is_write for out in schema.returns)
         # Norm operators write their running statistics, which are not results.
         results = () if "batch_norm" in name or "rms" in name else written
-        definition = None if namespace == "aten" else custom_ops.OPDEFS.get(schema.name)
+        is_whole = namespace == "aten" or schema.name in RECORDED_AS_ONE
+        definition = None if is_whole else custom_ops.OPDEFS.get(schema.name)
         body = None if definition is None else definition._init_fn
         signature = _Signature(name if namespace == "aten" else f"{namespace}::{name}", results, views, body)
         self._signatures[id(func)] = signature

@@ -129,9 +129,10 @@ def _residual_add(
             continue
         for branch in values:
             common = stream.get(skip, 0) & mixed.get(branch, 0)
-            # If both operands share a later value unmixed, they separate there, and there is no branch between them.
+            # If both operands come from a later value unmixed, they separate there, with no branch between them.
+            latest = stream.get(skip, 0) & reachability.any.get(branch, 0)
             shared = stream.get(skip, 0) & stream.get(branch, 0)
-            if branch == skip or common.bit_length() < max(shared.bit_length(), 1):
+            if branch == skip or common.bit_length() < max(latest.bit_length(), 1):
                 continue
             # If both operands contain an earlier value and something computed from it, two streams meet, unless one
             # operand contains it after a norm: a branch that adds to its input, or identity experts that return it.

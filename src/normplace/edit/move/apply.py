@@ -145,7 +145,7 @@ class MoveEdit:
         described = self.analysis.blocks[block].branches[branch]
         prefix = f"{described.add}." if described.add else ""
         if described.module is None or not described.module.startswith(prefix):
-            return described.kind
+            return described.kind.replace(" ", "_")
         return described.module.removeprefix(prefix).replace(".", "_")
 
     def _remove_scalings(self) -> None:

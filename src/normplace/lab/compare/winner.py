@@ -14,7 +14,7 @@ from normplace.analysis.recording.structures import fresh_inputs, tensors_of
 from normplace.edit.saving.files import WEIGHTS, load, require_no_other_model, save, write_folder, write_model
 from normplace.edit.verify.capture import Arguments
 from normplace.errors import UsageError
-from normplace.lab.compare.edits import AS_IS, Edit, parse_edit
+from normplace.lab.compare.edits import AS_IS, parse_edit
 from normplace.lab.compare.result import Comparison
 from normplace.lab.compare.rng import preserved_random_state, seed_all
 from normplace.lab.compare.task import Task
@@ -23,7 +23,7 @@ from normplace.lab.compare.trial import prepare, take_steps
 RESULT = "comparison.json"
 
 
-def train_winner(comparison: Comparison, task: Task, folder: str | Path, edit: Edit | None = None) -> None:
+def train_winner(comparison: Comparison, task: Task, folder: str | Path) -> None:
     """Repeat one reported training of the winner, and write its model with :func:`save_winner`.
 
     The first seed that did not diverge is trained, which takes as long as one reported training.
@@ -32,7 +32,6 @@ def train_winner(comparison: Comparison, task: Task, folder: str | Path, edit: E
         comparison: The result.
         task: The task that was compared.
         folder: The folder to write to; created if it does not exist.
-        edit: The winning edit; by default it is built from its recipe in the result lines.
 
     Raises:
         UsageError: If every seed of the winner diverged, loading cannot repeat the edit, or the folder cannot be
@@ -44,7 +43,7 @@ def train_winner(comparison: Comparison, task: Task, folder: str | Path, edit: E
     if record is None:
         raise UsageError(f"every training of {comparison.winner!r} diverged: there is no model to write.")
     config = record.config
-    edit = edit or parse_edit(config["recipe"] or AS_IS, config["start"])
+    edit = parse_edit(config["recipe"] or AS_IS, config["start"])
     with preserved_random_state():
         seed_all(record.seed)
         original = task.start(record.seed).model

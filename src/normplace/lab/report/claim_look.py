@@ -34,7 +34,7 @@ _STATES = {
     State.FAILED: Look("no", "✗ failed"),
     State.OPEN: Look("none", "? open"),
     State.VOID: Look("none", "∅ void"),
-    State.UNTESTED: Look("none", "○ not measured"),
+    State.UNTESTED: Look("none", "○ not tested"),
 }
 
 

@@ -14,7 +14,7 @@ from normplace.lab.report.notes import Note, fold
 from normplace.lab.report.section import Section
 from normplace.lab.report.text import first_sentence, slug
 from normplace.lab.trials.claims import Judgement, State, Verdict, judge_all
-from normplace.lab.trials.record import SCALES
+from normplace.lab.trials.record import FUNCTIONAL_SCALE, SCALES
 from normplace.lab.trials.results import translate_study_errors
 from normplace.lab.trials.study import Figure, Study
 
@@ -121,7 +121,7 @@ class StudyView:
     @property
     def is_functional_check(self) -> bool:
         """Whether all results are of scale smoke, which has no verdicts."""
-        return {run.section.scale for run in self.runs} == {"smoke"}
+        return {run.section.scale for run in self.runs} == {FUNCTIONAL_SCALE}
 
     @property
     def sentence(self) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from normplace.lab.trials.intervals import STUDENT, Interval
 from normplace.lab.trials.per_seed import SuccessfulRecords
+from normplace.lab.trials.record import FUNCTIONAL_SCALE
 from normplace.lab.trials.results import TrialRecord
 
 __all__ = [
@@ -39,7 +40,7 @@ class State(enum.StrEnum):
     OPEN = "open"
     FAILED = "failed"
     VOID = "void"
-    UNTESTED = "not measured"
+    UNTESTED = "not tested"
 
 
 class Verdict(enum.StrEnum):
@@ -172,12 +173,14 @@ class Measurement:
         values: One number per seed.
         kind: Kind of interval; that of the check, adapted to the records.
         gates: Measurements of its preconditions.
+        decides: Whether the check has an outcome; at scale ``smoke`` it has none.
     """
 
     check: Check
     values: tuple[float, ...]
     kind: Interval
     gates: tuple[Measurement, ...] = ()
+    decides: bool = True
 
     @property
     def n(self) -> int:
@@ -207,12 +210,12 @@ class Measurement:
     @property
     def ungated(self) -> State:
         """Outcome of the check without its gates."""
-        return self.check.state(*self.interval) if self.n else State.UNTESTED
+        return self.check.state(*self.interval) if self.n and self.decides else State.UNTESTED
 
     @property
     def state(self) -> State:
         """Outcome of the check; void unless every gate passes."""
-        if self.n and any(gate.state is not State.PASSED for gate in self.gates):
+        if self.n and self.decides and any(gate.state is not State.PASSED for gate in self.gates):
             return State.VOID
         return self.ungated
 
@@ -280,13 +283,14 @@ class Judgement:
 
 
 def judge(claim: Claim, records: Sequence[TrialRecord]) -> Judgement:
-    """Compute the verdict on a claim from the successful trials.
+    """Compute the verdict on a claim from the successful trials; those of scale ``smoke`` have no verdict.
 
     Args:
         claim: The claim.
         records: Records of the study; pass one :class:`SuccessfulRecords` to judge several claims faster.
     """
     successful = records if isinstance(records, SuccessfulRecords) else SuccessfulRecords(records)
+    decides = not any(record.scale == FUNCTIONAL_SCALE for record in successful[:1])  # a run has one scale
     gates: dict[int, Measurement] = {}
     values_of: dict[int, tuple[float, ...]] = {}
 
@@ -298,7 +302,7 @@ def judge(claim: Claim, records: Sequence[TrialRecord]) -> Judgement:
         for gate in preconditions:
             if id(gate) not in gates:
                 gates[id(gate)] = measured(gate)
-        return Measurement(check, values, kind, tuple(gates[id(gate)] for gate in preconditions))
+        return Measurement(check, values, kind, tuple(gates[id(gate)] for gate in preconditions), decides)
 
     measurements = tuple(measured(check, (*claim.gates, *check.gates)) for check in claim.checks)
     return Judgement(claim, measurements, _verdict(claim, measurements))
@@ -314,7 +318,7 @@ def _verdict(claim: Claim, measurements: Sequence[Measurement]) -> Verdict:
     counted = [measurement for measurement in measurements if not measurement.check.added_after]
     unmeasured = any(gate.n == 0 for measurement in counted for gate in measurement.gates)
     states = {measurement.state for measurement in counted}
-    if unmeasured or any(measurement.n < claim.seeds for measurement in counted):
+    if unmeasured or any(measurement.n < claim.seeds or not measurement.decides for measurement in counted):
         return Verdict.NOT_TESTED
     if states == {State.VOID}:
         return Verdict.VOID

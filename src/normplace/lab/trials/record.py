@@ -22,6 +22,8 @@ from normplace.errors import UsageError
 FORMAT = 1
 STATUSES = ("ok", "failed")
 SCALES = ("smoke", "laptop", "full")
+FUNCTIONAL_SCALE = "smoke"
+"""The scale that has no verdicts, however many seeds it has."""
 _CHECKSUM = ',"crc32":"'
 
 

@@ -113,8 +113,14 @@ class SequenceModel(nn.Module):
         self.mixer = build_mixer(mixer) if isinstance(mixer, str) else mixer
         if positions not in self.mixer.positions:
             raise unknown(f"kind of position for the mixer {self.mixer.kind!r}:", positions, self.mixer.positions)
-        if (positions == "learned") != (context is not None) or (context is not None and context < 1):
-            raise UsageError("learned positions, and only those, need context=, the longest possible sequence.")
+        if positions != "learned" and context is not None:
+            raise UsageError(f"positions={positions!r} have no longest sequence: leave context out.")
+        if positions == "learned":
+            if context is None:
+                raise UsageError(
+                    "learned positions need the length of the longest sequence: pass context=, such as 512."
+                )
+            expect_whole(1, context=context)
         self.vocab_size, self.dim, self.positions, self.context = vocab_size, dim, positions, context
         self.settings = None  # arguments for a file, if they are plain values
         if isinstance(placement, str) and norm is None:

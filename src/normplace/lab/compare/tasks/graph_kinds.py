@@ -12,22 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normplace._shared.fields import check_range, check_types
-from normplace.errors import unknown
-from normplace.lab.compare.task import SPLITS, Start, Task, task_reference
-from normplace.lab.compare.tasks.graph_model import (
-    GraphBatch,
-    call_graph_model,
-    check_output,
-    importable_reference,
-    join_graphs,
-    model_factory,
-)
+from normplace.lab.compare.task import SPLITS, Start
+from normplace.lab.compare.tasks.graph_model import GraphBatch, call_graph_model, check_output, join_graphs
+from normplace.lab.compare.tasks.graph_task import GraphTask, RandomGraphsConfig
 from normplace.lab.tasks.graphs.labelled import accuracy
 from normplace.lab.tasks.selection import Graph, mixed_graphs
 from normplace.models.policy import FEATURES
 
-LEARNING_RATE = 3e-3
 KINDS = ("scale-free", "uniform", "scale-free with triangles", "three groups")
 """The kinds of random graphs, which :func:`normplace.lab.tasks.selection.mixed_graphs` draws in this order."""
 NODES = (30, 80)
@@ -36,39 +27,18 @@ EPOCH = 1_000_003
 
 
 @dataclass(frozen=True, kw_only=True)
-class KindsConfig:
-    """Classification of random graphs.
+class KindsConfig(RandomGraphsConfig):
+    """Settings of the classification of random graphs; see :class:`RandomGraphsConfig`.
 
-    Args:
-        features: Node features: ``constant`` (ones), ``degree`` (its logarithm) or ``random``.
-        model: ``file.py:make`` of a function from numbers of inputs and outputs to a PyG model that returns one row per
-            graph; empty for a GAT with mean pooling.
-        width: Width of the GAT.
-        depth: Number of its layers.
-        train_graphs: Number of training graphs, of 30 to 80 nodes.
-        held_out: Graphs of each held-out split, of the same sizes.
-        batch: Graphs per step.
-
-    Raises:
-        UsageError: If a value has the wrong type, is out of range or is an unknown name.
+    The model returns one row per graph. All graphs have 30 to 80 nodes.
     """
 
-    features: str = "constant"
-    model: str = ""
-    width: int = 32
-    depth: int = 3
     train_graphs: int = 512
     held_out: int = 256
     batch: int = 16
 
-    def __post_init__(self) -> None:
-        check_types(self)
-        check_range(self, "width", "depth", "train_graphs", "held_out", "batch", least=1)
-        if self.features not in FEATURES:
-            raise unknown("features", self.features, FEATURES)
 
-
-class KindsTask(Task):
+class KindsTask(GraphTask):
     """Classify random graphs of four kinds: scale-free, uniform, scale-free with triangles, three groups.
 
     Args:
@@ -78,16 +48,15 @@ class KindsTask(Task):
         UsageError: If a setting is wrong, or a package is missing.
     """
 
-    better = "larger"
-    learning_rate = LEARNING_RATE
+    config_class = KindsConfig
+    config: KindsConfig
+    measure_name = "accuracy"
+    pools = True
 
     def __init__(self, **settings: Any) -> None:
-        model = importable_reference(settings.get("model", ""))
-        self.config = config = KindsConfig(**{**settings, "model": model})
+        super().__init__(**settings)
+        config = self.config
         self.name = f"graph kinds, {config.features} input"
-        self.reference = task_reference(KindsTask, dataclasses.asdict(config))
-        self.code = (config.model,) if config.model else ()
-        self.make_model = model_factory(config.model, config.width, config.depth, pools=True)
         self.notes = (
             f"Each seed trains on {config.train_graphs} random graphs of {NODES[0]} to {NODES[1]} nodes; "
             f"{config.held_out} others choose the learning rate, and {config.held_out} more are reported.",
@@ -104,9 +73,7 @@ class KindsTask(Task):
             split: self._joined(graphs, range(len(graphs)), torch.Generator().manual_seed(seed))
             for split, graphs in zip(SPLITS, others, strict=True)
         }
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            model = self.make_model(FEATURES[config.features][0], len(KINDS))
+        model = self.new_model(seed, FEATURES[config.features][0], len(KINDS))
 
         def validate(model: nn.Module, split: str) -> float:
             labels = held_out[split].y
@@ -119,10 +86,6 @@ class KindsTask(Task):
         """Mean cross-entropy of the kind."""
         assert batch.y is not None
         return F.cross_entropy(self._logits(model, batch), batch.y)
-
-    def describe(self) -> dict[str, Any]:
-        """The settings."""
-        return {**super().describe(), "measure": "accuracy", "settings": dataclasses.asdict(self.config)}
 
     def _logits(self, model: nn.Module, batch: GraphBatch) -> Tensor:
         logits = call_graph_model(model, batch)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,51 +10,35 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normplace._shared.fields import check_range, check_types
+from normplace._shared.fields import check_range
 from normplace.lab.compare.start_folder import from_start_folder
-from normplace.lab.compare.task import SPLITS, Start, Task, task_reference
-from normplace.lab.compare.tasks.graph_model import (
-    GraphBatch,
-    call_graph_model,
-    check_output,
-    importable_reference,
-    model_factory,
-)
+from normplace.lab.compare.task import SPLITS, Start
+from normplace.lab.compare.tasks.graph_model import GraphBatch, call_graph_model, check_output
+from normplace.lab.compare.tasks.graph_task import GraphTask, GraphTaskConfig
 from normplace.lab.tasks.graphs.grid_mines import NAME as GRID_MINES
 from normplace.lab.tasks.graphs.grid_mines import grid_mines
 from normplace.lab.tasks.graphs.labelled import LabelledGraph, load_labelled
 
-LEARNING_RATE = 3e-3
-
 
 @dataclass(frozen=True, kw_only=True)
-class NodeConfig:
-    """Node classification.
+class NodeConfig(GraphTaskConfig):
+    """Settings of node classification, in addition to those of :class:`GraphTaskConfig`.
 
     Args:
         graph: ``grid-mines``, which is generated, a graph of :mod:`normplace.lab.tasks.graphs.labelled`, or an ``.npz``
             file with the same fields.
-        model: ``file.py:make`` of a function from numbers of inputs and outputs to a PyG model; empty for a GAT.
-        width: Width of the GAT.
-        depth: Number of its layers.
         side: Cells per side of ``grid-mines``.
-
-    Raises:
-        UsageError: If a value has the wrong type or is out of range.
     """
 
     graph: str = GRID_MINES
-    model: str = ""
-    width: int = 32
-    depth: int = 3
     side: int = 40
 
     def __post_init__(self) -> None:
-        check_types(self)
-        check_range(self, "width", "depth", "side", least=1)
+        super().__post_init__()
+        check_range(self, "side", least=1)
 
 
-class NodeTask(Task):
+class NodeTask(GraphTask):
     """Classify the nodes of one graph; seeds take the official splits in turn.
 
     Args:
@@ -65,17 +48,15 @@ class NodeTask(Task):
         UsageError: If a setting is wrong, or the graph is not available.
     """
 
-    better = "larger"
-    learning_rate = LEARNING_RATE
+    config_class = NodeConfig
+    config: NodeConfig
 
     def __init__(self, **settings: Any) -> None:
-        model = importable_reference(settings.get("model", ""))
-        self.config = config = NodeConfig(**{**settings, "model": model})
+        super().__init__(**settings)
+        config = self.config
         self.graph = _load(config)
+        self.measure_name = self.graph.metric
         self.name = f"nodes of {Path(config.graph).stem}"
-        self.reference = task_reference(NodeTask, dataclasses.asdict(config))
-        self.code = (config.model,) if config.model else ()
-        self.make_model = model_factory(config.model, config.width, config.depth)
         self.batch = GraphBatch(
             self.graph.x,
             self.graph.edge_index,
@@ -91,9 +72,7 @@ class NodeTask(Task):
         """Build the network of a seed, and take its split."""
         graph, split = self.graph, seed % self.graph.num_splits
         masks: dict[str, Tensor] = dict(zip(SPLITS, (graph.val[split], graph.test[split]), strict=True))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            model = self.make_model(graph.x.shape[1], graph.num_classes)
+        model = self.new_model(seed, graph.x.shape[1], graph.num_classes)
 
         def loss(model: nn.Module, nodes: Tensor) -> Tensor:
             return F.cross_entropy(self._logits(model)[nodes], graph.y[nodes])
@@ -101,10 +80,6 @@ class NodeTask(Task):
         return Start(
             model, [graph.train[split]], loss, lambda model, part: graph.score(self._logits(model), masks[part])
         )
-
-    def describe(self) -> dict[str, Any]:
-        """The graph and the settings."""
-        return {**super().describe(), "measure": self.graph.metric, "settings": dataclasses.asdict(self.config)}
 
     def _logits(self, model: nn.Module) -> Tensor:
         logits = call_graph_model(model, self.batch)

@@ -16,64 +16,43 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from normplace._shared.fields import check_range, check_types
+from normplace._shared.fields import check_range
 from normplace.errors import unknown
-from normplace.lab.compare.task import SPLITS, Start, Task, task_reference
-from normplace.lab.compare.tasks.graph_model import (
-    GraphBatch,
-    call_graph_model,
-    check_output,
-    importable_reference,
-    join_graphs,
-    model_factory,
-)
+from normplace.lab.compare.task import SPLITS, Start
+from normplace.lab.compare.tasks.graph_model import GraphBatch, call_graph_model, check_output, join_graphs
+from normplace.lab.compare.tasks.graph_task import GraphTask, RandomGraphsConfig
 from normplace.lab.tasks.selection import Graph, mixed_graphs, ranking
 from normplace.lab.tasks.selection.rewards import REWARDS, InfluenceReward
 from normplace.lab.train.reinforce import policy_loss
 from normplace.models.policy import FEATURES, break_ties
 
-LEARNING_RATE = 3e-3
 TRAIN_NODES, HELD_OUT_NODES = (30, 80), (100, 200)
 SIMULATIONS = 400
 """Simulations of each cascade in the measure; training uses fewer."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelectionConfig:
-    """A node-selection task.
+class SelectionConfig(RandomGraphsConfig):
+    """Settings of a node-selection task, in addition to those of :class:`RandomGraphsConfig`.
+
+    Training graphs have 30 to 80 nodes, held-out graphs 100 to 200.
 
     Args:
         task: ``influence``, ``dismantling`` or ``independent-set``.
-        features: Node features: ``constant`` (ones), ``degree`` (its logarithm) or ``random``.
-        model: ``file.py:make`` of a function from numbers of inputs and outputs to a PyG model; empty for a GAT.
-        width: Width of the GAT.
-        depth: Number of its layers.
-        train_graphs: Number of training graphs, of 30 to 80 nodes.
-        held_out: Graphs of each held-out split, of 100 to 200 nodes.
-        batch: Graphs per step.
         samples: Orders sampled per graph.
-
-    Raises:
-        UsageError: If a value has the wrong type, is out of range or is an unknown name.
     """
 
     task: str = "influence"
-    features: str = "constant"
-    model: str = ""
-    width: int = 32
-    depth: int = 3
     train_graphs: int = 64
     held_out: int = 16
     batch: int = 8
     samples: int = 16
 
     def __post_init__(self) -> None:
-        check_types(self)
-        check_range(self, "width", "depth", "train_graphs", "held_out", "batch", least=1)
+        super().__post_init__()
         check_range(self, "samples", least=2)
-        for kind, name, options in (("task", self.task, REWARDS), ("features", self.features, FEATURES)):
-            if name not in options:
-                raise unknown(kind, name, options)
+        if self.task not in REWARDS:
+            raise unknown("task", self.task, REWARDS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +74,7 @@ class SelectionBatch:
         return dataclasses.replace(self, joined=self.joined.to(device))
 
 
-class SelectionTask(Task):
+class SelectionTask(GraphTask):
     """Score the nodes of a graph for influence, dismantling or an independent set.
 
     Args:
@@ -105,16 +84,14 @@ class SelectionTask(Task):
         UsageError: If a setting is wrong, or a package is missing.
     """
 
-    better = "larger"
-    learning_rate = LEARNING_RATE
+    config_class = SelectionConfig
+    config: SelectionConfig
+    measure_name = "reward"
 
     def __init__(self, **settings: Any) -> None:
-        model = importable_reference(settings.get("model", ""))
-        self.config = config = SelectionConfig(**{**settings, "model": model})
+        super().__init__(**settings)
+        config = self.config
         self.name = f"{config.task}, {config.features} input"
-        self.reference = task_reference(SelectionTask, dataclasses.asdict(config))
-        self.code = (config.model,) if config.model else ()
-        self.make_model = model_factory(config.model, config.width, config.depth)
         self.reward = REWARDS[config.task]
         self.measure = InfluenceReward(simulations=SIMULATIONS) if config.task == "influence" else self.reward
         low, high = HELD_OUT_NODES
@@ -132,11 +109,8 @@ class SelectionTask(Task):
             split: mixed_graphs(config.held_out, *HELD_OUT_NODES, np.random.default_rng([seed, number]))
             for number, split in enumerate(SPLITS, start=1)
         }
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            model = self.make_model(FEATURES[config.features][0], 1)
         return Start(
-            model,
+            self.new_model(seed, FEATURES[config.features][0], 1),
             lambda epoch: self._batches(train, seed),
             self.loss,
             lambda trained, split: self.mean_reward(trained, held_out[split], seed),
@@ -167,10 +141,6 @@ class SelectionTask(Task):
             broken = break_ties(scores.numpy(), np.random.default_rng([seed, number]))
             rewards.append(float(self.measure.rewards(graph, ranking(graph, broken)[None], seed=number)[0]))
         return float(np.mean(rewards))
-
-    def describe(self) -> dict[str, Any]:
-        """The task and its settings."""
-        return {**super().describe(), "measure": "reward", "settings": dataclasses.asdict(self.config)}
 
     def _scores(self, model: nn.Module, joined: GraphBatch) -> Tensor:
         output = call_graph_model(model, joined)
