@@ -24,9 +24,10 @@ studies: $(VENV)/.demo ## run the five studies in full at laptop scale and write
 	$(BIN)/normplace study periln --out runs --jobs $(JOBS)
 	$(BIN)/normplace report runs --out runs/report.html
 
-# One thread for each of the processes: more would compete for the same cores.
+# One thread for each of the processes: more would compete for the same cores. Both workers and every process that a test
+# starts read compiled modules, also where the environment forbids to write them.
 test: $(VENV)/.dev ## run all tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 lint: $(VENV)/.dev ## check style and formatting
 	$(BIN)/ruff check

@@ -96,7 +96,10 @@ VARIABLES = (
         "`NORMPLACE_OFFLINE=1`, `HF_HUB_OFFLINE=1`",
         "Forbid downloads; the second, those from the Hugging Face Hub only.",
     ),
-    ("`NORMPLACE_CACHE`", "Folder of downloaded files; `normplace` in the user's cache folder by default."),
+    (
+        "`NORMPLACE_CACHE`",
+        "Folder of downloaded files, charts and compiled loops; `normplace` in the user's cache folder by default.",
+    ),
     ("`NORMPLACE_DATA`", "Folder with data sets that you downloaded yourself."),
     ("`HF_TOKEN`, `HF_ENDPOINT`", "Token for gated models, and address of another host of the Hub."),
 )

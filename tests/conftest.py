@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
+import tempfile
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -48,16 +51,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in LONGEST)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the run a cache folder before any module is imported; workers inherit it."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        cache = os.environ["NORMPLACE_CACHE"] = tempfile.mkdtemp(prefix="normplace-tests-")
+        config.add_cleanup(lambda: shutil.rmtree(cache, ignore_errors=True))
+
+
 def pytest_unconfigure() -> None:
     gc.unfreeze()
 
 
 @pytest.fixture(autouse=True, scope="session")
 def nothing_from_outside(tmp_path_factory):
-    cache, base = tmp_path_factory.mktemp("cache"), tmp_path_factory.getbasetemp()
-    charts = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "charts"
-    charts.mkdir(exist_ok=True)
-    (cache / "charts").symlink_to(charts)  # several tests draw the committed results, in any of the processes
+    cache = tmp_path_factory.mktemp("cache")
+    for name in ("charts", "numba"):  # several tests draw the same charts or compile the same loops, in any process
+        shared = Path(os.environ["NORMPLACE_CACHE"]) / name
+        shared.mkdir(exist_ok=True)
+        (cache / name).symlink_to(shared)
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("NORMPLACE_DATA", raising=False)
         patch.setenv("NORMPLACE_OFFLINE", "1")

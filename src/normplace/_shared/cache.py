@@ -1,4 +1,4 @@
-"""The folder of downloaded files, and whether downloads are allowed."""
+"""The folder of downloaded and computed files, and whether downloads are allowed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ CACHE, OFFLINE = "NORMPLACE_CACHE", "NORMPLACE_OFFLINE"
 
 
 def cache_folder() -> Path:
-    """The folder of downloaded files: ``NORMPLACE_CACHE``, or ``normplace`` in the user's cache folder."""
+    """The folder of files that can be made again: ``NORMPLACE_CACHE``, or ``normplace`` in the user's cache folder."""
     if folder := os.environ.get(CACHE):
         return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "normplace"

@@ -61,6 +61,7 @@ def ray_cluster(folder: Path) -> Iterator[str]:
     """Two nodes with one CPU each; yield the address."""
     address = f"127.0.0.1:{free_port()}"
     shared = ("--num-cpus=1", "--disable-usage-stats", "--block", "--dashboard-agent-listen-port=0")
+    shared += ("--include-log-monitor=false",)  # a process per node that sends the workers' output to the driver
     with ExitStack() as stack:
         # A token that another program left in the home folder would be used by a part of the processes only.
         stack.enter_context(pytest.MonkeyPatch.context()).setenv("RAY_AUTH_MODE", "disabled")
