@@ -107,11 +107,11 @@ def _dense(request: _KernelRequest, progress: bool) -> Tensor:
     n1, n2, r, x1 = len(request.x1), len(request.columns), request.extractor.rows, request.x1
     with plain_arithmetic(x1.device), _progress(progress, n1 * n2) as tick:
         arguments.check_fits(n1 * r * n2 * r * request.itemsize, x1.device)
-        kernel = torch.zeros(n1 * r, n2 * r, dtype=request.extractor.plan.dtype, device=x1.device)
+        kernel = torch.empty(n1 * r, n2 * r, dtype=request.extractor.plan.dtype, device=x1.device)
         for rows, columns, left, right in request.tiles():
             same = left is right
             block = kernel[rows.start * r : rows.stop * r, columns.start * r : columns.stop * r]
-            gram.accumulate(block, left, right, symmetric=same, tick=tick)
+            gram.fill(block, left, right, symmetric=same, tick=tick)
             request.checks.settle()
             if request.x2 is None and not same:
                 kernel[columns.start * r : columns.stop * r, rows.start * r : rows.stop * r] = block.T
@@ -160,8 +160,8 @@ def _stream(request: _KernelRequest, progress: bool) -> Iterator[tuple[slice, sl
         for rows, columns, left, right in request.tiles():
             n1, n2, same = left.samples, right.samples, left is right
             with plain_arithmetic(request.x1.device):
-                block = torch.zeros(n1 * r, n2 * r, dtype=request.extractor.plan.dtype, device=request.x1.device)
-                gram.accumulate(block, left, right, symmetric=same, tick=tick)
+                block = torch.empty(n1 * r, n2 * r, dtype=request.extractor.plan.dtype, device=request.x1.device)
+                gram.fill(block, left, right, symmetric=same, tick=tick)
             request.checks.settle()
             yield rows, columns, block if request.single else block.view(n1, r, n2, r)
             if request.x2 is None and not same:

@@ -9,7 +9,7 @@ still reachable in the graph has another use: see :func:`read_graph`.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from numbers import Number
 from typing import Any, NamedTuple, cast
 
@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from normplace.errors import UsageError
+from normplace.ntk.empirical_kernel.graph_nodes import nodes_between, nodes_from
 from normplace.ntk.model_state import BATCH_STATISTICS, DROPOUT
 from normplace.ops.registration import is_own_backward
 
@@ -221,13 +222,17 @@ def _traced_body(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _TRACED_BODIES = {F.multi_head_attention_forward: _traced_body(F.multi_head_attention_forward)}
+_INSPECTED = frozenset({
+    *_CALL_READERS, *_DROPOUT_RATES, *_REROUTING, *_INDEXING, *_VALUE_ACCESS, *_HOOKS, *_TRACED_BODIES
+})  # fmt: skip
 
 
 def _outline(value: Any) -> Hashable:
     """An argument without values of tensors: shapes and dtypes, plain values, and the type of anything else."""
-    if type(value) in _PLAIN_VALUES:
+    kind = type(value)
+    if kind in _PLAIN_VALUES:
         return value
-    if isinstance(value, Tensor):
+    if kind is Tensor or isinstance(value, Tensor):
         return value.shape, value.dtype
     if isinstance(value, list | tuple):
         return tuple([_outline(item) for item in value])
@@ -264,6 +269,8 @@ class ParameterTracker(TorchFunctionMode):
         """Replace the tracked parameters of a known functional, and run everything else unchanged."""
         kwargs = kwargs or {}
         self.calls.append((func, _outline(args), _outline(kwargs)))
+        if func not in _INSPECTED:
+            return func(*args, **kwargs)
         if func in _TRACED_BODIES:
             with self:
                 return _TRACED_BODIES[func](*args, **kwargs)
@@ -287,16 +294,19 @@ class ParameterTracker(TorchFunctionMode):
             return func(*args, **kwargs)
         # The copy requires grad so that the output has an autograd node even in the first layer. Its gradient is never
         # requested, so autograd does not compute it.
-        copies = {
-            id(parameter): parameter.detach().requires_grad_()
-            for parameter, name in ((call.weight, weight), (call.bias, bias))
-            if name is not None
-        }
+        copies = {}
+        if weight is not None:
+            copies[id(call.weight)] = call.weight.detach().requires_grad_()
+        if bias is not None:
+            copies[id(call.bias)] = call.bias.detach().requires_grad_()
         version = call.input._version
-        output = func(*(copies.get(id(a), a) for a in args), **{k: copies.get(id(v), v) for k, v in kwargs.items()})
+        args = [copies.get(id(argument), argument) for argument in args]
+        if kwargs:
+            kwargs = {name: copies.get(id(argument), argument) for name, argument in kwargs.items()}
+        output = func(*args, **kwargs)
         # The edge refers to the node of the output, so a later in-place activation does not change it.
         edge = get_gradient_edge(output)
-        inside = _leading_to({id(leaf) for leaf in copies.values()}, edge.node, call.input.grad_fn)
+        inside = nodes_between({id(leaf) for leaf in copies.values()}, edge.node, call.input.grad_fn)
         self.uses.append(
             ParameterUse(
                 kind=call.kind,
@@ -340,7 +350,7 @@ def read_graph(output: Tensor, names: Mapping[int, str], uses: list[ParameterUse
     # An output that is itself a parameter has no grad_fn but is a leaf.
     unrecorded = {names[id(output)]} if id(output) in names else set()
     owner = {node: use for use in uses for node in use.inside}
-    for node in _nodes(output.grad_fn):
+    for node in nodes_from(output.grad_fn):
         if isinstance(node, BackwardCFunction) and not is_own_backward(node):
             has_custom_backward = True
         variable = getattr(node, "variable", None)
@@ -352,40 +362,3 @@ def read_graph(output: Tensor, names: Mapping[int, str], uses: list[ParameterUse
             if use is not None and node is not use.edge.node and node not in use.inside:
                 unrecorded |= {name for name in (use.weight, use.bias) if name is not None}
     return GraphContents(unrecorded, has_custom_backward)
-
-
-def _leading_to(leaves: set[int], top: Any, stop: Any) -> frozenset[Any]:
-    """The nodes between ``top`` and the leaf tensors, without those beyond ``stop``."""
-    parents: dict[Any, list[Any]] = {}
-    ends = []
-    stack, seen = [top], {top}
-    while stack:
-        node = stack.pop()
-        if id(getattr(node, "variable", None)) in leaves:
-            ends.append(node)
-        for child, _ in node.next_functions:
-            if child is None or child is stop:
-                continue
-            parents.setdefault(child, []).append(node)
-            if child not in seen:
-                seen.add(child)
-                stack.append(child)
-    inside: set[Any] = set()
-    while ends:
-        node = ends.pop()
-        if node is not top and node not in inside:
-            inside.add(node)
-            ends.extend(parents.get(node, []))
-    return frozenset(inside)
-
-
-def _nodes(start: Any) -> Iterator[Any]:
-    seen: set[Any] = {start} - {None}
-    stack = list(seen)
-    while stack:
-        node = stack.pop()
-        yield node
-        for child, _ in node.next_functions:
-            if child is not None and child not in seen:
-                seen.add(child)
-                stack.append(child)

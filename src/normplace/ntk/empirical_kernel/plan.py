@@ -7,9 +7,7 @@ another, and which parameters need the Jacobian.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -18,8 +16,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from normplace.errors import UsageError
-from normplace.ntk.empirical_kernel.deferred_checks import DeferredChecks, are_few
-from normplace.ntk.empirical_kernel.output_agreement import few_values_agree, outputs_agree, tolerance_of
+from normplace.ntk.empirical_kernel.deferred_checks import DeferredChecks
+from normplace.ntk.empirical_kernel.output_agreement import outputs_agree
 from normplace.ntk.empirical_kernel.parameter_uses import (
     GraphContents,
     ParameterTracker,
@@ -27,11 +25,8 @@ from normplace.ntk.empirical_kernel.parameter_uses import (
     has_hooks,
     read_graph,
 )
+from normplace.ntk.empirical_kernel.probe import Probe, forward, probe_samples
 from normplace.ntk.empirical_kernel.sample_rows import SampleLayout, rows_follow_samples
-from normplace.ntk.model_state import differentiable, running
-
-# Enough that a model which shuffles its batch leaves them in place with probability 1/8! only.
-PROBE_SAMPLES = 8
 
 
 @dataclass(frozen=True)
@@ -59,65 +54,6 @@ class LayerSite:
 
 
 @dataclass(frozen=True)
-class Probe:
-    """The outputs of a few samples, which must be the same in every batch."""
-
-    model: nn.Module
-    x: Tensor
-    """The samples."""
-    y: Tensor
-    """Their outputs, computed together."""
-    rows: Mapping[int, int]
-    """Positions among the probe of samples of x1, by their positions in x1."""
-    columns: Mapping[int, int]
-    """The same for x2; those of x1 if there is no x2."""
-
-    def compare(self, y: Tensor, positions: Mapping[int, int], checks: DeferredChecks) -> None:
-        """Compare with the outputs of a batch.
-
-        Args:
-            y: The outputs.
-            positions: Positions among the probe of samples of the batch, by their positions in the batch.
-            checks: Receives the comparison.
-        """
-        if not positions:
-            return
-        if are_few(y, self.y):
-            batch, probe = y.tolist(), self.y.tolist()
-            pairs = [pair for i, j in positions.items() for pair in zip(batch[i], probe[j], strict=True)]
-            is_close = few_values_agree(pairs, [value for row in probe for value in row], tolerance_of(y))
-        else:
-            is_close = outputs_agree(_rows(y, list(positions)), _rows(self.y, list(positions.values())), self.y)
-        checks.require(is_close, self.refuse)
-
-    def repeat(self, checks: DeferredChecks) -> None:
-        """Compute the probe again, and its first sample alone."""
-        with torch.enable_grad():
-            again, first = (forward(self.model, x, self.y.shape[1]) for x in (self.x, self.x[:1]))
-        checks.require(outputs_agree(again, self.y), self.refuse)
-        checks.require(outputs_agree(first, self.y[:1], self.y), self.refuse)
-
-    def refuse(self) -> NoReturn:
-        """Raise the error for outputs that differ.
-
-        Raises:
-            UsageError: Always.
-        """
-        with torch.enable_grad():
-            again = forward(self.model, self.x, self.y.shape[1])
-        if not bool(outputs_agree(again, self.y)):
-            raise UsageError(
-                "the model returns different outputs for the same input, so its kernel is undefined: "
-                "call model.eval() or remove the randomness from its forward pass."
-            )
-        raise UsageError(
-            "the model's output for one sample changes with the other samples in the batch, so there is no "
-            "kernel between two samples: remove what mixes samples, such as batch statistics or a "
-            "recurrence over the sample axis."
-        )
-
-
-@dataclass(frozen=True)
 class KernelPlan:
     """How to compute the kernel of a model on inputs of one shape."""
 
@@ -137,6 +73,8 @@ class KernelPlan:
     """Whether values may decide which layers run."""
     has_hooks: bool = False
     """Whether hooks may change gradients. Then autograd differentiates each sample."""
+    checks_entries: bool = False
+    """Whether the batches must show that each entry of a gradient row belongs to its sample: the probe did not."""
     assignments: dict[Hashable, Any] = field(default_factory=dict)
     """Forms of the gradients that were chosen for the plan, by kind of output."""
 
@@ -189,43 +127,6 @@ class PlanRejected(UsageError):
             "the model reorders its samples, or uses a parameter or computes gradients differently in some batches, "
             "which a stream of blocks does not support: use ntk.empirical."
         )
-
-
-def forward(model: nn.Module, x: Tensor, outputs: int | None = None, tracker: ParameterTracker | None = None) -> Tensor:
-    """The model's outputs as samples × outputs.
-
-    Args:
-        model: The network.
-        x: Samples.
-        outputs: Number of outputs, if known.
-        tracker: Records the model's use of its parameters.
-
-    Raises:
-        UsageError: If the output is not one floating-point tensor with a row per sample.
-    """
-    # A model that starts with an in-place operation must not change the caller's data.
-    copy, what = x.detach().clone(), f"{x.shape[0]} sample(s) of shape {tuple(x.shape[1:])} and dtype {x.dtype}"
-    with differentiable(model), running(what), nullcontext() if tracker is None else tracker:
-        y = model(copy)
-    if not isinstance(y, Tensor):
-        raise UsageError(
-            f"the model returns a {type(y).__name__}, not a tensor: wrap it in a module that returns one tensor."
-        )
-    if not y.is_floating_point():
-        raise UsageError(
-            f"the model's output has dtype {y.dtype}, which has no gradient: return a real floating tensor."
-        )
-    n = x.shape[0]
-    # ``squeeze()`` in a model removes the axis of a single sample; the number of outputs identifies this case.
-    alone = n == 1 and outputs is not None and y.numel() == outputs
-    if not alone and (y.ndim == 0 or y.shape[0] != n):
-        raise UsageError(
-            f"the model turns {n} samples into an output of shape {tuple(y.shape)}, which is not one row per "
-            "sample: put the samples on the first axis of the input and of the output."
-        )
-    if y.numel() == 0:
-        raise UsageError(f"the model's output has shape {tuple(y.shape)} and holds no numbers: return at least one.")
-    return y.reshape(n, -1)
 
 
 def make_plan(
@@ -282,12 +183,9 @@ def make_plan(
     if len(alone.uses) == len(together.uses) and not by_jacobian and not hooked:
         layouts = [_layout(u1, un, n) for u1, un in zip(alone.uses, together.uses, strict=True)]
         needs_jacobian |= _names(use for use, layout in zip(together.uses, layouts, strict=True) if layout is None)
-        agreements = rows_follow_samples(y, together.uses, layouts)
-        if deferred is None:
+        if deferred is None:  # otherwise the gradient rows of all samples are checked
+            agreements = rows_follow_samples(y, together.uses, layouts)
             needs_jacobian |= _names(use for use, agrees in agreements if not bool(agrees))
-        else:
-            for _, agrees in agreements:
-                deferred.require(agrees, reject)
         for use, layout in zip(alone.uses, layouts, strict=True):
             weight = None if use.weight in needs_jacobian else use.weight
             bias = None if use.bias in needs_jacobian else use.bias
@@ -310,6 +208,7 @@ def make_plan(
         model, covered, tuple(sites), jacobian_parameters, y.shape[1], dtype, sum(saved.values()) // n,
         {name: p.numel() for name, p in chosen.items()}, probe,
         is_data_dependent=alone.data_dependent or together.data_dependent, has_hooks=hooked,
+        checks_entries=deferred is not None,
     )  # fmt: skip
 
 
@@ -324,37 +223,6 @@ def reject() -> NoReturn:
 
 def _names(uses: Iterable[ParameterUse]) -> set[str]:
     return {name for use in uses for name in (use.weight, use.bias) if name is not None}
-
-
-def probe_samples(x1: Tensor, x2: Tensor | None) -> tuple[Tensor, dict[int, int], dict[int, int]]:
-    """A few samples spread over the data, in shuffled order, and where those of x1 and x2 are among them."""
-    pools = [x1] if x2 is None else [x1, x2]
-    picks = _probe_positions(tuple([pool.shape[0] for pool in pools]))
-    rows, columns = (
-        {position: i for i, (pool, position) in enumerate(picks) if pool == wanted} for wanted in (0, len(pools) - 1)
-    )
-    if x2 is None:
-        return _rows(x1, [position for _, position in picks]), rows, columns
-    return torch.stack([pools[pool][position] for pool, position in picks]), rows, columns
-
-
-@functools.cache
-def _probe_positions(sizes: tuple[int, ...]) -> list[tuple[int, int]]:
-    """The probe's samples: which of the tensors of these sizes they are in, and their positions."""
-    picks: list[tuple[int, int]] = []
-    for pool, size in enumerate(sizes):
-        count = min(size, PROBE_SAMPLES // len(sizes))
-        picks += [(pool, (size - 1) * i // max(1, count - 1)) for i in range(count)]
-    picks = picks * 2 if len(picks) == 1 else picks
-    stride = 5 if len(picks) == PROBE_SAMPLES else 1
-    return [picks[(i * stride + len(picks) // 2) % len(picks)] for i in range(len(picks))]
-
-
-def _rows(tensor: Tensor, positions: Sequence[int]) -> Tensor:
-    """A copy of some rows. On a GPU an index tensor would have to be copied there, which waits."""
-    if tensor.device.type == "cpu":
-        return tensor.index_select(0, torch.tensor(positions))
-    return torch.stack([tensor[position] for position in positions])
 
 
 def _layout(alone: ParameterUse, together: ParameterUse, n: int) -> SampleLayout | None:

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normplace.ntk.empirical_kernel.plan import KernelPlan, LayerSite, Probe, forward, probe_samples
+from normplace.ntk.empirical_kernel.plan import KernelPlan, LayerSite
+from normplace.ntk.empirical_kernel.probe import Probe, forward, probe_samples
 
 # Plans that are remembered for each model: samples of other shapes, or other parameters.
 MAX_PLANS = 16
@@ -52,10 +53,7 @@ def recall(
     """The remembered plan of a model, with the outputs of a few samples."""
     covered = {id(p): name for name, p in chosen.items() if name in known.covered}
     jacobian_parameters = {name: p for name, p in chosen.items() if name not in known.covered}
-    x, *positions = probe_samples(x1, x2)
-    if 1 < len(x) == len(x1):
-        x = x[:-1]  # another batch than that of all samples
-    rows, columns = ({position: i for position, i in part.items() if i < len(x)} for part in positions)
+    x, rows, columns = probe_samples(x1, x2, without=x1.shape[0])  # another batch than that of all samples
     with torch.enable_grad():  # without gradients some models take another path
         y = forward(model, x, known.outputs).detach()
     return KernelPlan(
