@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import nn
@@ -137,9 +137,10 @@ def _reason(error: Exception) -> str:
 @contextmanager
 def plain_arithmetic(device: torch.device) -> Iterator[None]:
     """Disable autograd, inference mode and autocast, whatever the caller uses."""
-    with ExitStack() as stack:
-        stack.enter_context(torch.inference_mode(False))
-        stack.enter_context(torch.no_grad())
-        if torch.is_autocast_enabled(device.type):
-            stack.enter_context(torch.autocast(device.type, enabled=False))
+    is_autocast = torch.is_autocast_enabled(device.type)
+    with (
+        torch.inference_mode(False),
+        torch.no_grad(),
+        torch.autocast(device.type, enabled=False) if is_autocast else nullcontext(),
+    ):
         yield

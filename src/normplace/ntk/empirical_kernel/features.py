@@ -168,28 +168,22 @@ class FeatureExtractor:
         pairs: list[FactorPair] = []
         if self.plan.sites:
             parts = [
-                self._batch_features(x[i : i + self.batch], positions_within(probed, i, i + self.batch))
-                for i in range(0, len(x), self.batch)
+                self._batch_features(part(x, i, i + self.batch), positions_within(probed, i, i + self.batch))
+                for i in range(0, x.shape[0], self.batch)
             ]
             if self._flat:
                 flats.append(join([flat for flat, _ in parts if flat is not None]))
             pairs += [_joined(batches) for batches in zip(*[factors for _, factors in parts], strict=True)]
         if self.jacobian is not None:
             step = self.jacobian_batch
-            flats.append(join([self._arrange(self.jacobian(x[i : i + step])) for i in range(0, len(x), step)]))
+            flats.append(join([self._arrange(self.jacobian(x[i : i + step])) for i in range(0, x.shape[0], step)]))
         flat = join(flats, dim=1) if flats else None
-        return Features(len(x), self.rows, flat, tuple(pairs))
+        return Features(x.shape[0], self.rows, flat, tuple(pairs))
 
     def _batch_features(self, x: Tensor, probed: Mapping[int, int]) -> tuple[Tensor | None, list[FactorPair]]:
-        plan, n = self.plan, len(x)
+        plan, n = self.plan, x.shape[0]
         with torch.enable_grad():
-            tracker = ParameterTracker(plan.names)
-            y = forward(plan.model, x, plan.outputs, tracker)
-            uses = tracker.uses
-            if self.calls is None:
-                plan.check_calls(tracker)
-                self.calls = tuple(tracker.calls)
-            graph = plan.check_uses(y, tracker)
+            y, uses, has_custom_backward = self._run(x)
             plan.probe.compare(y, probed, self._checks)
             weights = sample_weights(y)
             edges = [use.edge for use in uses]
@@ -212,12 +206,28 @@ class FeatureExtractor:
             del by_output
             self._check_rows(weighted, stacked, weights)
             del weighted
-            if graph.has_custom_backward and n > 1:
+            if has_custom_backward and n > 1:
                 self._check_first_sample(x[:1], stacked)
             pairs = [self._pair(term, uses, stacked) for term in self._pairs]
             dense = [self._arrange(w) for w in self._dense_gradients(uses, stacked)]
             flat = join(dense, dim=1) if dense else None
         return flat, pairs
+
+    def _run(self, x: Tensor) -> tuple[Tensor, list[ParameterUse], bool]:
+        """The outputs of a batch, its uses of parameters, and whether Python code computes a gradient."""
+        plan = self.plan
+        if plan.ready:
+            ready = plan.ready.pop()
+            if ready.x is x:
+                self.calls = ready.calls
+                return ready.y, ready.uses, ready.has_custom_backward
+        tracker = ParameterTracker(plan.names)
+        y = forward(plan.model, x, plan.outputs, tracker)
+        if self.calls is None:
+            plan.check_calls(tracker)
+            self.calls = tuple(tracker.calls)
+        graph = plan.check_uses(y, tracker)
+        return y, tracker.uses, graph.has_custom_backward
 
     def _only(self, y: Tensor, output: int) -> Tensor:
         """The gradient with respect to y of one output, or of the only sum of outputs, summed over the samples."""
@@ -327,6 +337,11 @@ def _joined(batches: Sequence[FactorPair]) -> FactorPair:
         return first
     inputs, gradients = (join([getattr(pair, name) for pair in batches]) for name in ("inputs", "gradients"))
     return FactorPair(inputs, gradients, first.rows, first.positions, first.plus)
+
+
+def part(tensor: Tensor, start: int, stop: int) -> Tensor:
+    """Rows of a tensor; the tensor itself if they are all of it."""
+    return tensor if start == 0 and stop >= tensor.shape[0] else tensor[start:stop]
 
 
 def positions_within(positions: Mapping[int, int], start: int, stop: int) -> dict[int, int]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from normplace.ntk.empirical_kernel.features import FactorPair, Features
+from normplace.ntk.empirical_kernel.features import FactorPair, Features, part
 
 # Entries of a scratch buffer: on the CPU both fit into the caches, on a GPU they occupy all units.
 SCRATCH_CPU = 1 << 18
@@ -34,8 +34,10 @@ class Scratch:
         self._like = like
         self._buffers: dict[int, Tensor] = {}
 
-    def product(self, index: int, a: Tensor, b: Tensor) -> Tensor:
-        """The matrix a bᵀ in buffer ``index``."""
+    def product(self, index: int, a: Tensor, b: Tensor, *, is_only: bool) -> Tensor:
+        """The matrix a bᵀ in buffer ``index``, or in new memory if it is the only one."""
+        if is_only:
+            return torch.mm(a, b.T)
         rows, columns = a.shape[0], b.shape[0]
         need, buffer = rows * columns, self._buffers.get(index)
         if buffer is None or buffer.numel() < need:
@@ -67,9 +69,9 @@ def fill(
         block = kernel if is_whole else kernel[i0 * r : i1 * r, j0 * r : j1 * r]
         is_new = left.flat is None or right.flat is None
         if left.flat is not None and right.flat is not None:
-            torch.mm(_part(left.flat, i0 * r, i1 * r), _part(right.flat, j0 * r, j1 * r).T, out=block)
+            torch.mm(part(left.flat, i0 * r, i1 * r), part(right.flat, j0 * r, j1 * r).T, out=block)
         for a, b in zip(left.pairs, right.pairs, strict=True):
-            _add_pair(block, a, b, (i0, i1, j0, j1), scratch, is_new=is_new)
+            _add_pair(block, a, b, (i0, i1, j0, j1), scratch, is_new=is_new, is_only=is_whole)
             is_new = False
         if tick is not None:
             tick((i1 - i0) * (j1 - j0) * (2 if symmetric and j0 >= i1 else 1))
@@ -89,11 +91,6 @@ def _blocks(left: Features, right: Features, scratch: Scratch, symmetric: bool) 
             yield i0, i1, j0, min(j0 + width, right.samples)
 
 
-def _part(tensor: Tensor, start: int, stop: int) -> Tensor:
-    """Rows of a tensor; the tensor itself if they are all of it."""
-    return tensor if stop - start == tensor.shape[0] else tensor[start:stop]
-
-
 def _add_pair(
     block: Tensor,
     a: FactorPair,
@@ -102,18 +99,30 @@ def _add_pair(
     scratch: Scratch,
     *,
     is_new: bool,
+    is_only: bool,
 ) -> None:
-    """Add the part of one weight to a block, or write it if the block is new."""
+    """Add the part of one weight to a block, or write it if the block is new.
+
+    Args:
+        block: The block.
+        a: Factors of the samples along the rows.
+        b: Factors of the samples along the columns.
+        where: Samples of the block: first row, last row, first column, last column.
+        scratch: Memory for products.
+        is_new: Whether the block has no values yet.
+        is_only: Whether there is no other block.
+    """
     i0, i1, j0, j1 = where
     ti, tj, r = a.positions, b.positions, a.rows
     q = scratch.product(
         0,
-        _part(a.gradients, i0 * r * ti, i1 * r * ti),
-        _part(b.gradients, j0 * r * tj, j1 * r * tj),
+        part(a.gradients, i0 * r * ti, i1 * r * ti),
+        part(b.gradients, j0 * r * tj, j1 * r * tj),
+        is_only=is_only,
     )
-    left, right = _part(a.inputs, i0 * ti, i1 * ti), _part(b.inputs, j0 * tj, j1 * tj)
+    left, right = part(a.inputs, i0 * ti, i1 * ti), part(b.inputs, j0 * tj, j1 * tj)
     if left.is_floating_point():
-        p = scratch.product(1, left, right)
+        p = scratch.product(1, left, right, is_only=is_only)
         if a.plus:
             p.add_(a.plus)
     else:  # the product of two rows of the identity

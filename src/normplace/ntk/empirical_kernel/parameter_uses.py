@@ -9,7 +9,7 @@ still reachable in the graph has another use: see :func:`read_graph`.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from numbers import Number
 from typing import Any, NamedTuple, cast
 
@@ -50,7 +50,14 @@ class ParameterUse(NamedTuple):
     bias: str | None
     settings: Mapping[str, Any]
     traceable: bool
-    inside: frozenset[Any]
+    copies: tuple[Tensor, ...]
+    """The leaves that the call got instead of the tracked parameters."""
+    input_node: Any
+    """The autograd node of the input at the time of the call."""
+
+    def inner_nodes(self) -> frozenset[Any]:
+        """The nodes between that of the output and the copies."""
+        return nodes_between({id(copy) for copy in self.copies}, self.edge.node, self.input_node)
 
     def unmodified_input(self) -> Tensor:
         """The input of the call.
@@ -222,6 +229,8 @@ def _traced_body(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _TRACED_BODIES = {F.multi_head_attention_forward: _traced_body(F.multi_head_attention_forward)}
+# The readers of these raise an error for some arguments.
+_REFUSING = {F.embedding, F.batch_norm}
 _INSPECTED = frozenset({
     *_CALL_READERS, *_DROPOUT_RATES, *_REROUTING, *_INDEXING, *_VALUE_ACCESS, *_HOOKS, *_TRACED_BODIES
 })  # fmt: skip
@@ -235,7 +244,7 @@ def _outline(value: Any) -> Hashable:
     if kind is Tensor or isinstance(value, Tensor):
         return value.shape, value.dtype
     if isinstance(value, list | tuple):
-        return tuple([_outline(item) for item in value])
+        return _outline_all(value)
     if isinstance(value, dict):
         return tuple([(name, _outline(item)) for name, item in value.items()])
     if isinstance(value, Number):  # such as an integer of NumPy
@@ -243,6 +252,15 @@ def _outline(value: Any) -> Hashable:
     if isinstance(value, slice):
         return "slice", _outline(value.start), _outline(value.stop), _outline(value.step)
     return type(value)
+
+
+def _outline_all(values: Sequence[Any]) -> Hashable:
+    """The outlines of some arguments; the most frequent kinds without a call."""
+    return tuple([
+        value if type(value) in _PLAIN_VALUES else (value.shape, value.dtype) if type(value) is Tensor
+        else _outline(value)
+        for value in values
+    ])  # fmt: skip
 
 
 class ParameterTracker(TorchFunctionMode):
@@ -268,7 +286,7 @@ class ParameterTracker(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         """Replace the tracked parameters of a known functional, and run everything else unchanged."""
         kwargs = kwargs or {}
-        self.calls.append((func, _outline(args), _outline(kwargs)))
+        self.calls.append((func, _outline_all(args), _outline(kwargs) if kwargs else ()))
         if func not in _INSPECTED:
             return func(*args, **kwargs)
         if func in _TRACED_BODIES:
@@ -283,7 +301,7 @@ class ParameterTracker(TorchFunctionMode):
             self.data_dependent = True
         if func in _HOOKS:
             self.has_hooks = True
-        if func not in _CALL_READERS:
+        if func not in _CALL_READERS or (func not in _REFUSING and not self._has_tracked(args, kwargs)):
             return func(*args, **kwargs)
         call = _CALL_READERS[func](*args, **kwargs)
         weight, bias = self.names.get(id(call.weight)), self.names.get(id(call.bias))
@@ -306,7 +324,6 @@ class ParameterTracker(TorchFunctionMode):
         output = func(*args, **kwargs)
         # The edge refers to the node of the output, so a later in-place activation does not change it.
         edge = get_gradient_edge(output)
-        inside = nodes_between({id(leaf) for leaf in copies.values()}, edge.node, call.input.grad_fn)
         self.uses.append(
             ParameterUse(
                 kind=call.kind,
@@ -318,10 +335,18 @@ class ParameterTracker(TorchFunctionMode):
                 bias=bias,
                 settings=call.settings,
                 traceable=self._traceable,
-                inside=inside,
+                copies=tuple(copies.values()),
+                input_node=call.input.grad_fn,
             )
         )
         return output
+
+    def _has_tracked(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether a tracked parameter is among the arguments."""
+        for argument in args:
+            if id(argument) in self.names:
+                return True
+        return bool(kwargs) and any(id(argument) in self.names for argument in kwargs.values())
 
 
 def has_hooks(parameters: Mapping[str, Tensor]) -> bool:
@@ -349,7 +374,7 @@ def read_graph(output: Tensor, names: Mapping[int, str], uses: list[ParameterUse
     has_custom_backward = False
     # An output that is itself a parameter has no grad_fn but is a leaf.
     unrecorded = {names[id(output)]} if id(output) in names else set()
-    owner = {node: use for use in uses for node in use.inside}
+    owner = {node: use for use in uses for node in use.inner_nodes()}
     for node in nodes_from(output.grad_fn):
         if isinstance(node, BackwardCFunction) and not is_own_backward(node):
             has_custom_backward = True
@@ -359,6 +384,6 @@ def read_graph(output: Tensor, names: Mapping[int, str], uses: list[ParameterUse
         for child, _ in node.next_functions:
             use = owner.get(child)
             # A model that differentiates itself reaches a copy through its own backward pass, not through the output.
-            if use is not None and node is not use.edge.node and node not in use.inside:
+            if use is not None and node is not use.edge.node and owner.get(node) is not use:
                 unrecorded |= {name for name in (use.weight, use.bias) if name is not None}
     return GraphContents(unrecorded, has_custom_backward)

@@ -28,6 +28,9 @@ from normplace.ntk.empirical_kernel.parameter_uses import (
 from normplace.ntk.empirical_kernel.probe import Probe, forward, probe_samples
 from normplace.ntk.empirical_kernel.sample_rows import SampleLayout, rows_follow_samples
 
+# A batch fits if it needs this many times less memory than there is, by the tensors that autograd saves for one sample.
+MARGIN = 16
+
 
 @dataclass(frozen=True)
 class LayerSite:
@@ -54,6 +57,17 @@ class LayerSite:
 
 
 @dataclass(frozen=True)
+class ReadyBatch:
+    """A batch of samples that ran through the model when the plan was made."""
+
+    x: Tensor
+    y: Tensor
+    uses: list[ParameterUse]
+    calls: tuple[Hashable, ...]
+    has_custom_backward: bool
+
+
+@dataclass(frozen=True)
 class KernelPlan:
     """How to compute the kernel of a model on inputs of one shape."""
 
@@ -77,6 +91,8 @@ class KernelPlan:
     """Whether the batches must show that each entry of a gradient row belongs to its sample: the probe did not."""
     assignments: dict[Hashable, Any] = field(default_factory=dict)
     """Forms of the gradients that were chosen for the plan, by kind of output."""
+    ready: list[ReadyBatch] = field(default_factory=list)
+    """The batch of all samples, if it was computed, until it is used."""
 
     def check_calls(self, tracker: ParameterTracker) -> None:
         """Check that the plan applies to the samples of x1, if it was made for others.
@@ -137,6 +153,7 @@ def make_plan(
     deferred: DeferredChecks | None = None,
     *,
     by_jacobian: bool = False,
+    batch_bytes: float = 0.0,
 ) -> KernelPlan:
     """Probe the model and assign each chosen parameter to a layer rule or to the Jacobian.
 
@@ -148,25 +165,22 @@ def make_plan(
         deferred: Receives the checks of values; :meth:`Probe.compare` with a batch of samples completes them. By
             default the plan is checked at once.
         by_jacobian: Assign all parameters to the Jacobian.
+        batch_bytes: Memory for a batch. If all samples of x1 certainly fit, checks are deferred and nothing depends on
+            values, the batch is computed already, and one sample less runs through the model.
 
     Raises:
         UsageError: If the output is random, mixes samples, or does not depend on the chosen parameters.
     """
+    if deferred is not None and x1.shape[0] > 1 and not has_hooks(chosen):
+        plan = _plan_by_batch(model, x1, x2, chosen, deferred, batch_bytes)
+        if plan is not None:
+            return plan
     checks = DeferredChecks() if deferred is None else deferred
     x, rows, columns = probe_samples(x1, x2)
-    n = x.shape[0]
     names = {id(p): name for name, p in chosen.items()}
-    weights = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
-    saved: dict[int, int] = {}
-
-    def count_saved_bytes(tensor: Tensor) -> Tensor:
-        if tensor.layout == torch.strided and tensor.untyped_storage().data_ptr() not in weights:
-            saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
+    together, alone, saved = ParameterTracker(names), ParameterTracker(names), _SavedBytes()
     with torch.enable_grad():
-        together, alone = ParameterTracker(names), ParameterTracker(names)
-        with saved_tensors_hooks(count_saved_bytes, lambda t: t):
+        with saved_tensors_hooks(saved.add, _itself):
             y = forward(model, x, tracker=together)
         last = forward(model, x[-1:], y.shape[1], alone)
     probe = Probe(model, x, y.detach(), rows, columns)
@@ -179,37 +193,159 @@ def make_plan(
         raise UsageError("the model's output does not depend on any chosen parameter: choose other parameters.")
     needs_jacobian = read_graph(y, names, together.uses).unrecorded
     hooked = together.has_hooks or alone.has_hooks or has_hooks(chosen)
-    sites: list[LayerSite] = []
+    is_data_dependent = alone.data_dependent or together.data_dependent
+    sites: tuple[LayerSite, ...] = ()
     if len(alone.uses) == len(together.uses) and not by_jacobian and not hooked:
-        layouts = [_layout(u1, un, n) for u1, un in zip(alone.uses, together.uses, strict=True)]
-        needs_jacobian |= _names(use for use, layout in zip(together.uses, layouts, strict=True) if layout is None)
+        layouts = _layouts(alone.uses, together.uses, x.shape[0])
         if deferred is None:  # otherwise the gradient rows of all samples are checked
             agreements = rows_follow_samples(y, together.uses, layouts)
             needs_jacobian |= _names(use for use, agrees in agreements if not bool(agrees))
-        for use, layout in zip(alone.uses, layouts, strict=True):
-            weight = None if use.weight in needs_jacobian else use.weight
-            bias = None if use.bias in needs_jacobian else use.bias
-            if weight is not None or bias is not None:
-                assert layout is not None
-                sites.append(LayerSite(use.kind, weight, bias, layout, use.input.shape, use.shape, use.settings))
-        if alone.data_dependent or together.data_dependent:
+        sites = _sites(alone.uses, layouts, needs_jacobian)
+        if is_data_dependent:
             # Other samples may run layers that these samples do not run.
             needs_jacobian |= set(chosen) - {name for site in sites for name in (site.weight, site.bias)}
     else:  # for example a loop over the samples, where no use covers all of them
         needs_jacobian = set(chosen)
     if deferred is not None and not sites:
         probe.repeat(deferred)  # no batch of samples is computed with which the probe is compared
-    covered = {id(p): name for name, p in chosen.items() if name not in needs_jacobian}
-    dtype = torch.promote_types(torch.float32, y.dtype)
-    for parameter in chosen.values():
-        dtype = torch.promote_types(dtype, parameter.dtype)
-    jacobian_parameters = {name: p for name, p in chosen.items() if name in needs_jacobian}
-    return KernelPlan(
-        model, covered, tuple(sites), jacobian_parameters, y.shape[1], dtype, sum(saved.values()) // n,
-        {name: p.numel() for name, p in chosen.items()}, probe,
-        is_data_dependent=alone.data_dependent or together.data_dependent, has_hooks=hooked,
-        checks_entries=deferred is not None,
+    return _assemble(
+        probe, chosen, sites, needs_jacobian, saved.total(model) // x.shape[0], is_data_dependent=is_data_dependent,
+        has_hooks=hooked, checks_entries=deferred is not None,
     )  # fmt: skip
+
+
+def _plan_by_batch(
+    model: nn.Module,
+    x1: Tensor,
+    x2: Tensor | None,
+    chosen: Mapping[str, nn.Parameter],
+    checks: DeferredChecks,
+    batch_bytes: float,
+) -> KernelPlan | None:
+    """The plan from one sample and the batch of all, which is compared with the probe.
+
+    None if the batch may not fit into memory, if values may decide which layers run, or if the model is unusual:
+    :func:`make_plan` then describes what is wrong.
+    """
+    names = {id(p): name for name, p in chosen.items()}
+    together, alone, saved = ParameterTracker(names), ParameterTracker(names), _SavedBytes()
+    n = x1.shape[0]
+    with torch.enable_grad():
+        try:
+            with saved_tensors_hooks(saved.add, _itself):
+                last = forward(model, x1[-1:], tracker=alone)
+        except UsageError:
+            return None  # the probe fails too, or the output of one sample has another shape
+        saved_bytes = saved.total(model)
+        if _is_unusual(alone) or not alone.uses or MARGIN * n * max(saved_bytes, last.nbytes) > batch_bytes:
+            return None
+        x, rows, columns = probe_samples(x1, x2, without=n)
+        probe = Probe(model, x, forward(model, x).detach(), rows, columns)
+        y = forward(model, x1, tracker=together)
+    if not y.requires_grad or _is_unusual(together) or len(alone.uses) != len(together.uses):
+        return None
+    checks.require(outputs_agree(last, y[-1:], y), probe.refuse)
+    graph = read_graph(y, names, together.uses)
+    needs_jacobian = graph.unrecorded
+    layouts = _layouts(alone.uses, together.uses, n)
+    sites = _sites(alone.uses, layouts, needs_jacobian)
+    if not sites:
+        probe.repeat(checks)
+    plan = _assemble(probe, chosen, sites, needs_jacobian, saved_bytes)
+    uses = [
+        use._replace(
+            weight=None if use.weight in needs_jacobian else use.weight,
+            bias=None if use.bias in needs_jacobian else use.bias,
+        )
+        if needs_jacobian
+        else use
+        for use in together.uses
+    ]
+    uses = [use for use in uses if use.weight is not None or use.bias is not None]
+    if sites:
+        plan.ready.append(ReadyBatch(x1, y, uses, tuple(together.calls), graph.has_custom_backward))
+    return plan
+
+
+def _is_unusual(tracker: ParameterTracker) -> bool:
+    """Whether values may decide which layers run, or hooks may change gradients."""
+    return tracker.data_dependent or tracker.has_hooks
+
+
+def _layouts(alone: list[ParameterUse], together: list[ParameterUse], n: int) -> list[SampleLayout | None]:
+    return [_layout(one, many, n) for one, many in zip(alone, together, strict=True)]
+
+
+def _sites(
+    uses: list[ParameterUse], layouts: list[SampleLayout | None], needs_jacobian: set[str]
+) -> tuple[LayerSite, ...]:
+    """The sites of the parameters with a layer rule.
+
+    Args:
+        uses: The uses of one sample.
+        layouts: Their layouts.
+        needs_jacobian: Parameters without a layer rule, to which those of uses without a layout are added.
+    """
+    needs_jacobian |= _names(use for use, layout in zip(uses, layouts, strict=True) if layout is None)
+    sites = []
+    for use, layout in zip(uses, layouts, strict=True):
+        weight = None if use.weight in needs_jacobian else use.weight
+        bias = None if use.bias in needs_jacobian else use.bias
+        if weight is not None or bias is not None:
+            assert layout is not None
+            sites.append(LayerSite(use.kind, weight, bias, layout, use.input.shape, use.shape, use.settings))
+    return tuple(sites)
+
+
+def _assemble(
+    probe: Probe,
+    chosen: Mapping[str, nn.Parameter],
+    sites: tuple[LayerSite, ...],
+    needs_jacobian: set[str],
+    saved_bytes: int,
+    *,
+    is_data_dependent: bool = False,
+    has_hooks: bool = False,
+    checks_entries: bool = True,
+) -> KernelPlan:
+    """The plan of a model that was probed."""
+    dtype = torch.promote_types(torch.float32, probe.y.dtype)
+    for other in {parameter.dtype for parameter in chosen.values()}:
+        dtype = torch.promote_types(dtype, other)
+    covered = {id(p): name for name, p in chosen.items() if name not in needs_jacobian}
+    jacobian_parameters = {name: p for name, p in chosen.items() if name in needs_jacobian}
+    numel = {name: p.numel() for name, p in chosen.items()}
+    return KernelPlan(
+        probe.model, covered, sites, jacobian_parameters, probe.y.shape[1], dtype, saved_bytes, numel, probe,
+        is_data_dependent=is_data_dependent, has_hooks=has_hooks, checks_entries=checks_entries,
+    )  # fmt: skip
+
+
+class _SavedBytes:
+    """Memory of the tensors that autograd saves. It keeps no tensor, because the autograd graph refers to it."""
+
+    def __init__(self) -> None:
+        self._storages: dict[int, int] = {}
+
+    def add(self, tensor: Tensor) -> Tensor:
+        """Count a tensor, and return it."""
+        if tensor.layout == torch.strided:
+            storage = tensor.untyped_storage()
+            self._storages[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    def total(self, model: nn.Module) -> int:
+        """The bytes of all storages apart from those of the model's parameters and buffers."""
+        saved = dict(self._storages)
+        for module in model.modules():
+            for tensor in (*module._parameters.values(), *module._buffers.values()):
+                if tensor is not None and tensor.layout == torch.strided:
+                    saved.pop(tensor.untyped_storage().data_ptr(), None)
+        return sum(saved.values())
+
+
+def _itself(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def reject() -> NoReturn:

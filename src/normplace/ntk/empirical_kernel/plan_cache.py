@@ -9,6 +9,7 @@ those of its own output. Otherwise :class:`PlanRejected` is raised, and the mode
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
@@ -34,9 +35,12 @@ class RememberedPlan:
     dtype: torch.dtype
     saved_bytes: int
     calls: tuple[Hashable, ...]
-    takes_integers: bool
-    """Whether a call takes integers. If they are computed from samples with NaN, they are no valid indices."""
     assignments: dict[Hashable, Any]
+
+    @functools.cached_property
+    def takes_integers(self) -> bool:
+        """Whether a call takes integers. If they are computed from samples with NaN, they are no valid indices."""
+        return _has_integers(self.calls)
 
 
 _plans: weakref.WeakKeyDictionary[nn.Module, dict[Hashable, RememberedPlan]] = weakref.WeakKeyDictionary()
@@ -80,7 +84,7 @@ def remember(
         plans.clear()
     covered = frozenset(plan.names.values())
     plans[_key(x1, x2, chosen)] = RememberedPlan(
-        plan.sites, covered, plan.outputs, plan.dtype, plan.saved_bytes, calls, _has_integers(calls), plan.assignments
+        plan.sites, covered, plan.outputs, plan.dtype, plan.saved_bytes, calls, plan.assignments
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from normplace.errors import UsageError
-from normplace.ntk.empirical_kernel.deferred_checks import DeferredChecks, are_few
+from normplace.ntk.empirical_kernel.deferred_checks import FEW, DeferredChecks
 from normplace.ntk.empirical_kernel.output_agreement import few_values_agree, outputs_agree, tolerance_of
 from normplace.ntk.empirical_kernel.parameter_uses import ParameterTracker
 from normplace.ntk.model_state import cannot_run, differentiable
@@ -45,14 +45,16 @@ class Probe:
         """
         if not positions:
             return
-        y, probe = y.detach(), self.y
-        if are_few(y, probe):
-            batch, own = y.tolist(), probe.tolist()
-            pairs = [pair for i, j in positions.items() for pair in zip(batch[i], own[j], strict=True)]
-            is_close: Tensor | bool = few_values_agree(pairs, [value for row in own for value in row], tolerance_of(y))
-        else:
-            is_close = outputs_agree(_rows(y, tuple(positions)), _rows(probe, tuple(positions.values())), probe)
-        checks.require(is_close, self.refuse)
+        y, probe, own = y.detach(), self.y, tuple(positions.values())
+        rows = y if len(positions) == y.shape[0] else _rows(y, tuple(positions))
+        if len(positions) == y.shape[0]:
+            own = tuple([positions[i] for i in range(y.shape[0])])
+        if rows.numel() + probe.numel() > FEW or rows.device != probe.device:
+            checks.require(outputs_agree(rows, _rows(probe, own), probe), self.refuse)
+            return
+        checks.require_values(
+            torch.cat([rows, probe]), functools.partial(_values_agree, own, y.shape[1], tolerance_of(y)), self.refuse
+        )
 
     def repeat(self, checks: DeferredChecks) -> None:
         """Compute the probe again, and its first sample alone."""
@@ -79,6 +81,14 @@ class Probe:
             "kernel between two samples: remove what mixes samples, such as batch statistics or a "
             "recurrence over the sample axis."
         )
+
+
+def _values_agree(positions: Sequence[int], outputs: int, tolerance: float, values: list[float]) -> bool:
+    """Whether outputs of a batch are those of the probe at some positions, which follow them in ``values``."""
+    count = len(positions) * outputs
+    batch, probe = values[:count], values[count:]
+    expected = [value for i in positions for value in probe[i * outputs : (i + 1) * outputs]]
+    return few_values_agree(zip(batch, expected, strict=True), probe, tolerance)
 
 
 def forward(model: nn.Module, x: Tensor, outputs: int | None = None, tracker: ParameterTracker | None = None) -> Tensor:

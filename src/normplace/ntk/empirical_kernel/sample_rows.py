@@ -135,7 +135,9 @@ def weighted_rows_agree(rows: Sequence[tuple[Tensor, Tensor]], weights: Tensor) 
                     return False
         return True
     expected, found = (torch.stack(part) for part in zip(*norms, strict=True))
-    return _nearly_equal(expected, found / weights.flatten().to(found.dtype), eps, floor=floor)
+    found = found / weights.flatten().to(found.dtype)
+    # NaN equals everything.
+    return (torch.sub((expected - found).abs(), found, alpha=_factor(eps)) > floor).any().logical_not()
 
 
 @functools.cache
@@ -150,13 +152,9 @@ def _norms(rows: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.linalg.vector_norm(rows if rows.ndim == 2 else rows.flatten(1), dim=1, dtype=dtype)
 
 
-def _nearly_equal(a: Tensor, b: Tensor, eps: float, size: Tensor | None = None, floor: float = 0.0) -> Tensor:
-    """Whether a and b are equal up to rounding by ``eps``, relative to ``size`` or b; NaN equals everything.
-
-    Differences up to ``floor`` are ignored.
-    """
-    tolerance = _factor(eps) * (b.abs() if size is None else size) + floor
-    return ((a - b).abs() > tolerance).any().logical_not()
+def _nearly_equal(a: Tensor, b: Tensor, eps: float, size: Tensor) -> Tensor:
+    """Whether a and b are equal up to rounding by ``eps``, relative to ``size``; NaN equals everything."""
+    return ((a - b).abs() > _factor(eps) * size).any().logical_not()
 
 
 def _factor(eps: float) -> float:
