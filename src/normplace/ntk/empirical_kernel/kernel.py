@@ -182,6 +182,8 @@ class _KernelRequest:
     single: bool
     row_tile: int
     column_tile: int
+    kept_columns: int
+    """Samples along the columns whose features fit into memory."""
 
     @classmethod
     def prepare(
@@ -232,7 +234,8 @@ class _KernelRequest:
         if diagonal:
             per_sample += extractor.diagonal_bytes
         rows = min(n1, max(1, int(ROWS * budget / per_sample)))
-        columns = min(n2, max(1, int(COLUMNS * budget / per_sample)))
+        kept_columns = int(COLUMNS * budget / per_sample)
+        columns = min(n2, max(1, kept_columns))
         if streaming:
             itemsize = torch.finfo(plan.dtype).bits // 8
             area = max(1, int(BLOCK * budget / (itemsize * extractor.rows**2)))
@@ -240,7 +243,7 @@ class _KernelRequest:
             side = max(1, int(area**0.5))
             rows = min(rows, limit, max(side, area // columns))
             columns = min(columns, limit, max(1, area // rows))
-        return cls(x1, x2, chosen, extractor, checks, single, rows, columns)
+        return cls(x1, x2, chosen, extractor, checks, single, rows, columns, kept_columns)
 
     @property
     def columns(self) -> Tensor:
@@ -265,14 +268,17 @@ class _KernelRequest:
         cached: dict[tuple[int, int], Features] = {}
         for i0 in range(0, n1, self.row_tile):
             i1 = min(i0 + self.row_tile, n1)
-            left = self.extractor(part(self.x1, i0, i1), positions_within(probe.rows, i0, i1))
+            left = cached.pop((i0, i1), None) if self.x2 is None else None
+            if left is None:
+                left = self.extractor(part(self.x1, i0, i1), positions_within(probe.rows, i0, i1))
             if self.x2 is None:
                 yield slice(i0, i1), slice(i0, i1), left, left
             for j0 in range(i1 if self.x2 is None else 0, n2, self.column_tile):
                 j1 = min(j0 + self.column_tile, n2)
-                # Only the last column tile is kept: all columns if they fit into one tile.
+                # All columns are kept if they fit, otherwise the last tile.
                 if (j0, j1) not in cached:
-                    cached.clear()
+                    if n2 > self.kept_columns:
+                        cached.clear()
                     cached[j0, j1] = self.extractor(part(self.columns, j0, j1), positions_within(probe.columns, j0, j1))
                 yield slice(i0, i1), slice(j0, j1), left, cached[j0, j1]
 
