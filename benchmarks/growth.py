@@ -6,7 +6,10 @@ Sizes span two decades. Times are CPU seconds on one thread, the least of severa
 work on the machine matters little. Memory is the peak above what was in use before the call. The exponent is the slope
 of a line through the logarithms of sizes and times, both beyond those of a call of size 2: its time contains the fixed
 costs and the work of size 2, which is half of the work of size 4. The exponent is also given for each decade.
-``--only`` measures some of the subjects, each in its own process.
+Some subjects are measured along with plain PyTorch operations that do the main part of their work at the same sizes:
+their exponent shows what the machine does to plain operations. Times of subjects with quadratic work are also split
+into a + b·size + c·size², by the fit of least relative error without negative parts; ranges are those of the fits
+that leave out one size. ``--only`` measures some of the subjects, each in its own process.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.optimize import nnls
 from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
@@ -49,6 +53,7 @@ class Subject:
         build: The call of one size.
         expected: The exponent of the work that cannot be avoided; None if it depends on the graph.
         setting: What does not grow.
+        plain: Plain operations that do the main part of the work of one size, and what they are.
     """
 
     variable: str
@@ -56,6 +61,7 @@ class Subject:
     build: Callable[[int], Call]
     expected: float | None
     setting: str
+    plain: tuple[Callable[[int], Call], str] | None = None
 
 
 def decades(first: int, points: int = 5) -> tuple[int, ...]:
@@ -101,6 +107,49 @@ def aggregate(graph: Callable[[int], tuple[torch.Tensor, int]]) -> Callable[[int
     return build
 
 
+def gather_and_add(graph: Callable[[int], tuple[torch.Tensor, int]]) -> Callable[[int], Call]:
+    """Read the features of the sources, and add them to those of the targets, in the order of the targets."""
+
+    def build(edges: int) -> Call:
+        edge_index, nodes = graph(edges)
+        source, target = edge_index[:, edge_index[1].argsort(stable=True)]
+        x, chunk = torch.randn(nodes, 32), 4096  # the features of a chunk stay in the cache
+
+        def run() -> torch.Tensor:
+            total = torch.zeros_like(x)
+            for start in range(0, edges, chunk):
+                part = slice(start, start + chunk)
+                total.index_add_(0, target[part], x.index_select(0, source[part]))
+            return total
+
+        return run
+
+    return build
+
+
+def exponentials(tokens: int) -> Call:
+    """One exponential for each pair of tokens and channel, in the cache."""
+    rows = torch.randn(64, 16 * 64)
+    count = max(1, 16 * tokens * (tokens + 1) // 2 // rows.numel())
+    out = torch.empty_like(rows)
+    return lambda: [torch.exp(rows, out=out) for _ in range(count)]
+
+
+def kernel_products(samples: int) -> Call:
+    """The matrix products of the kernel's upper triangle, in panels that fit into the cache."""
+    factors = [torch.randn(samples, width) for width in (1, 64, 64, 64, 65)]
+    out = torch.empty(128 * 2048)
+
+    def run() -> None:
+        for i in range(0, samples, 128):
+            for j in range(i, samples, 2048):
+                for factor in factors:
+                    a, b = factor[i : i + 128], factor[j : j + 2048]
+                    torch.mm(a, b.T, out=out[: len(a) * len(b)].view(len(a), len(b)))
+
+    return run
+
+
 def relation(op: Callable[..., torch.Tensor], width: int) -> Callable[[int], Call]:
     def build(tokens: int) -> Call:
         a, b = (torch.randn(1, tokens, width) for _ in range(2))
@@ -126,14 +175,38 @@ SUBJECTS = {
     "audit": Subject("layers", decades(8), audit, 1.0, "encoder of width 16, 4 tokens"),
     "move": Subject("layers", decades(4), move, 1.0, "encoder of width 16, 4 tokens, pre to post"),
     "aggregate": Subject(
-        "edges", decades(100_000), aggregate(random_graph), 1.0, "softmax, 32 channels, 16 edges per random node"
+        "edges",
+        decades(100_000),
+        aggregate(random_graph),
+        1.0,
+        "softmax, 32 channels, 16 edges per random node",
+        (gather_and_add(random_graph), "index_select and index_add of the same rows"),
     ),
     "aggregate, near": Subject(
-        "edges", decades(100_000), aggregate(near_graph), 1.0, "the same, sources next to their targets in memory"
+        "edges",
+        decades(100_000),
+        aggregate(near_graph),
+        1.0,
+        "the same, sources next to their targets in memory",
+        (gather_and_add(near_graph), "index_select and index_add of the same rows"),
     ),
     "scan": Subject("tokens", decades(1_000), relation(relation_scan, 64), 1.0, "width 64, forward"),
-    "pairs": Subject("tokens", decades(250), relation(relation_pairwise, 16), 2.0, "width 16, forward"),
-    "ntk": Subject("samples", decades(300), tangent_kernel, 2.0, "MLP 1-64-64-1 with LayerNorm, in blocks"),
+    "pairs": Subject(
+        "tokens",
+        decades(250),
+        relation(relation_pairwise, 16),
+        2.0,
+        "width 16, forward",
+        (exponentials, "the exponentials of all pairs and channels"),
+    ),
+    "ntk": Subject(
+        "samples",
+        decades(300),
+        tangent_kernel,
+        2.0,
+        "MLP 1-64-64-1 with LayerNorm, in blocks",
+        (kernel_products, "the matrix products of the upper triangle"),
+    ),
     **{
         f"topology {name}": Subject("edges", decades(20_000), topology(name), 1.0, "random graph, 16 edges per node")
         for name in ("degree", "k-core", "pagerank", "eigenvector", "clustering")
@@ -165,6 +238,39 @@ def exponents(sizes: Sequence[int], seconds: Sequence[float], fixed: float) -> d
     }
 
 
+def parts(sizes: Sequence[int], seconds: Sequence[float]) -> dict[str, list[float]]:
+    """The fixed, linear and quadratic parts of times, each with its range over fits that leave out one size."""
+
+    def fit(left_out: int | None) -> np.ndarray:
+        kept = [i for i in range(len(sizes)) if i != left_out]
+        powers = np.array([[1.0, sizes[i], sizes[i] ** 2] for i in kept])
+        return nnls(powers / np.array([seconds[i] for i in kept])[:, None], np.ones(len(kept)))[0]
+
+    others = np.stack([fit(i) for i in range(len(sizes))])
+    rows = zip(fit(None), others.min(0), others.max(0), strict=True)
+    return dict(zip(("fixed_s", "linear_s", "quadratic_s"), ([float(v) for v in row] for row in rows), strict=True))
+
+
+def measure_plain(subject: Subject, seconds: Sequence[float]) -> dict[str, Any]:
+    """Times and exponents of the plain operations, and the parts of quadratic times."""
+    if subject.plain is None:
+        return {}
+    build, what = subject.plain
+    smallest = build(SMALLEST)
+    smallest()
+    fixed = least_seconds(smallest, runs=7)
+    limits = []
+    for size in subject.sizes:
+        call = build(size)
+        call()
+        limits.append(least_seconds(call, runs=7))
+        print(f"{what}, {size:,} {subject.variable}: {limits[-1]:.4g} s", flush=True)
+    return {
+        "plain": {"operations": what, "seconds": limits, "fixed_s": fixed, **exponents(subject.sizes, limits, fixed)},
+        **({"parts": parts([SMALLEST, *subject.sizes], seconds)} if subject.expected == 2.0 else {}),
+    }
+
+
 def measure(name: str) -> dict[str, Any]:
     """Times, memory and exponents of one subject."""
     torch.set_num_threads(1)
@@ -184,7 +290,7 @@ def measure(name: str) -> dict[str, Any]:
     return {
         "variable": subject.variable, "setting": subject.setting, "sizes": list(subject.sizes), "seconds": seconds,
         "peak_bytes": peaks, "fixed_s": fixed, "expected": subject.expected,
-        **exponents(subject.sizes, seconds, fixed),
+        **exponents(subject.sizes, seconds, fixed), **measure_plain(subject, [fixed, *seconds]),
     }  # fmt: skip
 
 

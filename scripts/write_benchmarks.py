@@ -136,9 +136,41 @@ def growth(report: dict[str, Any]) -> str:
         "Exponents that differ from the expected ones have two causes. Features that no longer fit in the cache raise "
         f"them: in the last decade the aggregation has the exponent {far:.2f} on a random graph, and {near:.2f} on a "
         "graph of the same size whose edges connect nodes that are next to each other in memory. The topology scores "
-        "read random nodes too. Costs that grow more slowly lower them at small sizes: the pairwise relation and the "
-        "tangent kernel also have a part that is linear, so their exponents rise from the first decade to the last.\n",
+        "read random nodes too. Costs that grow more slowly lower them at small sizes.\n",
+        *_plain_operations(subjects),
     ])  # fmt: skip
+
+
+def _plain_operations(subjects: dict[str, Any]) -> list[str]:
+    """The exponents of plain operations, and the parts of quadratic times."""
+    rows, splits = [], []
+    for name, subject in subjects.items():
+        if plain := subject.get("plain"):
+            ratios = [ours / theirs for ours, theirs in zip(subject["seconds"], plain["seconds"], strict=True)]
+            exponents = (plain["exponent"], *plain["exponent_by_decade"])
+            rows.append([
+                f"{name}: {plain['operations']}", *(f"{exponent:.2f}" for exponent in exponents),
+                f"{ratios[0]:.2f}", f"{ratios[-1]:.2f}",
+            ])  # fmt: skip
+        if split := subject.get("parts"):
+            (b, b_low, b_high), (c, c_low, c_high) = ([1e6 * v for v in split["linear_s"]],
+                                                      [1e9 * v for v in split["quadratic_s"]])  # fmt: skip
+            splits.append([
+                name, f"{1e3 * split['fixed_s'][0]:.2f}", f"{b:.2f} ({b_low:.2f} to {b_high:.2f})",
+                f"{c:.2f} ({c_low:.2f} to {c_high:.2f})",
+            ])  # fmt: skip
+    if not rows:
+        return []
+    columns = ["plain operations", "exponent", "first decade", "last", "time ratio, smallest", "largest"]
+    parts = ["part of", "fixed, ms", "linear, µs per size", "quadratic, ns per size²"]
+    return [
+        "Plain PyTorch operations that do the main part of the work at the same sizes have exponents of their own. The "
+        "ratio is the subject's time divided by theirs.\n",
+        f"{markdown_table(columns, rows, right_from=1)}\n",
+        "Quadratic times as a sum of three parts, with the range of the fits that leave out one size. The diagonal "
+        "panels of the tangent kernel, of which half is not needed, are a linear part.\n",
+        f"{markdown_table(parts, splits, right_from=1)}\n",
+    ]
 
 
 def scale(report: dict[str, Any]) -> str:

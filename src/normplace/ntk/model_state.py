@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import nn
@@ -71,15 +71,12 @@ def unchanged_buffers(model: nn.Module) -> Iterator[None]:
         )
 
 
-@contextmanager
-def differentiable(model: nn.Module) -> Iterator[None]:
+def differentiable(model: nn.Module) -> AbstractContextManager[None]:
     """Disable cuDNN for recurrent networks, because cuDNN differentiates them in training mode only."""
     # Without a GPU there is no cuDNN, and the modules need not be searched.
-    recurrent = torch.backends.cudnn.is_available() and any(
-        isinstance(module, nn.RNNBase) for module in model.modules()
-    )
-    with torch.backends.cudnn.flags(enabled=False) if recurrent else nullcontext():
-        yield
+    if torch.backends.cudnn.is_available() and any(isinstance(module, nn.RNNBase) for module in model.modules()):
+        return torch.backends.cudnn.flags(enabled=False)
+    return nullcontext()
 
 
 @contextmanager
@@ -97,10 +94,20 @@ def running(what: str) -> Iterator[None]:
     except UsageError:
         raise
     except Exception as error:
-        raise UsageError(
-            f"the model cannot run on {what} ({_reason(error)}): wrap it so that it takes one tensor of independent "
-            "samples (for a graph network, one sample is a whole graph)."
-        ) from error
+        raise cannot_run(what, error) from error
+
+
+def cannot_run(what: str, error: Exception) -> UsageError:
+    """The error of a model that cannot run.
+
+    Args:
+        what: The model's input, in words.
+        error: The exception of the model's code.
+    """
+    return UsageError(
+        f"the model cannot run on {what} ({_reason(error)}): wrap it so that it takes one tensor of independent "
+        "samples (for a graph network, one sample is a whole graph)."
+    )
 
 
 @contextmanager
@@ -130,9 +137,10 @@ def _reason(error: Exception) -> str:
 @contextmanager
 def plain_arithmetic(device: torch.device) -> Iterator[None]:
     """Disable autograd, inference mode and autocast, whatever the caller uses."""
-    with ExitStack() as stack:
-        stack.enter_context(torch.inference_mode(False))
-        stack.enter_context(torch.no_grad())
-        if torch.is_autocast_enabled(device.type):
-            stack.enter_context(torch.autocast(device.type, enabled=False))
+    is_autocast = torch.is_autocast_enabled(device.type)
+    with (
+        torch.inference_mode(False),
+        torch.no_grad(),
+        torch.autocast(device.type, enabled=False) if is_autocast else nullcontext(),
+    ):
         yield

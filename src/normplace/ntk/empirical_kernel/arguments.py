@@ -54,8 +54,12 @@ def check_samples(x1: Tensor, x2: Tensor | None, checks: DeferredChecks) -> None
         if x is not None and x.device.type == "meta":
             raise UsageError(f"{label} is on the meta device and has no values: use samples with values.")
         if x is not None and x.is_floating_point():
-            is_finite = all(map(math.isfinite, x.flatten().tolist())) if are_few(x) else torch.isfinite(x).all()
-            checks.require(is_finite, functools.partial(_refuse_infinite, label))
+            refuse = functools.partial(_refuse_infinite, label)
+            checks.require_values(x if are_few(x) else x.detach().abs().amax(), _are_finite, refuse)
+
+
+def _are_finite(values: list[float]) -> bool:
+    return all(map(math.isfinite, values))
 
 
 def _refuse_infinite(label: str) -> NoReturn:
@@ -96,17 +100,22 @@ def check_fits(nbytes: int, device: torch.device) -> None:
     Raises:
         UsageError: If it does not.
     """
-    if device.type == "cuda":
-        total = torch.cuda.get_device_properties(device).total_memory
-    elif device.type == "cpu" and "SC_PHYS_PAGES" in os.sysconf_names:
-        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    else:
-        return
-    if nbytes > total:
+    total = _memory_bytes(device)
+    if total is not None and nbytes > total:
         raise UsageError(
             f"the kernel takes {nbytes / 1e9:.1f} GB, but {device} has {total / 1e9:.1f} GB: "
             "stream it with ntk.empirical_blocks, or use output='trace' or 'sum'."
         )
+
+
+@functools.cache
+def _memory_bytes(device: torch.device) -> int | None:
+    """The memory of a device, if it is known."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    if device.type == "cpu" and "SC_PHYS_PAGES" in os.sysconf_names:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return None
 
 
 def select_parameters(model: nn.Module, parameters: ParameterChoice, x: Tensor) -> dict[str, nn.Parameter]:
@@ -123,12 +132,13 @@ def select_parameters(model: nn.Module, parameters: ParameterChoice, x: Tensor) 
         raise UsageError(
             "no trainable parameters are chosen, so the kernel is empty: set requires_grad or choose others."
         )
+    device = x.device
     for name, p in chosen.items():
-        if isinstance(p, nn.parameter.UninitializedParameter):
+        if nn.parameter.is_lazy(p):
             raise UsageError(f"parameter {name!r} has no shape yet: run the lazy model once first.")
-        if p.device != x.device:
+        if p.device != device:
             raise UsageError(
-                f"parameter {name!r} is on {p.device}, but the samples are on {x.device}: move both to one device."
+                f"parameter {name!r} is on {p.device}, but the samples are on {device}: move both to one device."
             )
         if not p.is_floating_point():
             raise UsageError(

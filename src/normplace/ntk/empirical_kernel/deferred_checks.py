@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Self
 
@@ -25,7 +26,7 @@ class DeferredChecks:
     """
 
     def __init__(self) -> None:
-        self._conditions: list[tuple[Tensor | bool, Callable[[], object]]] = []
+        self._conditions: list[tuple[Tensor | bool, Callable[[list[float]], bool], Callable[[], object]]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -41,14 +42,34 @@ class DeferredChecks:
             condition: A boolean, or a boolean tensor of one element.
             failure: Raises the error if the condition is false.
         """
-        self._conditions.append((condition, failure))
+        self._conditions.append((condition, all, failure))
+
+    def require_values(
+        self, values: Tensor, condition: Callable[[list[float]], bool], failure: Callable[[], object]
+    ) -> None:
+        """Add a condition on a few values, which Python computes when they are read.
+
+        Args:
+            values: The values.
+            condition: A function of the flattened values.
+            failure: Raises the error if the condition is false.
+        """
+        self._conditions.append((values, condition, failure))
 
     def settle(self) -> None:
         """Read all conditions, and forget them; the first that is false raises its error."""
         conditions, self._conditions = self._conditions, []
-        tensors = [condition for condition, _ in conditions if isinstance(condition, Tensor)]
-        device = tensors[0].device if tensors else None  # a model may have its output on another one than the samples
-        values = iter(torch.stack([tensor.to(device) for tensor in tensors]).tolist() if tensors else ())
-        for condition, failure in conditions:
-            if not (next(values) if isinstance(condition, Tensor) else condition):
+        values = iter(_read([entry[0] for entry in conditions if isinstance(entry[0], Tensor)]))
+        for value, condition, failure in conditions:
+            if not (condition(next(values)) if isinstance(value, Tensor) else value):
                 failure()
+
+
+def _read(tensors: list[Tensor]) -> list[list[float]]:
+    """The values of some tensors, flattened, waiting for a GPU once."""
+    tensors = [tensor.detach().flatten() for tensor in tensors]
+    if all(tensor.device.type == "cpu" for tensor in tensors):
+        return [tensor.tolist() for tensor in tensors]
+    device = tensors[0].device  # a model may have its output on another one than the samples
+    together = iter(torch.cat([tensor.to(device) for tensor in tensors]).tolist())
+    return [list(itertools.islice(together, tensor.numel())) for tensor in tensors]

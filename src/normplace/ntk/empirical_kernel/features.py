@@ -15,13 +15,15 @@ from normplace.ntk.empirical_kernel.layer_gradients import (
     factorable,
     factors,
     join,
+    single_position,
     sizes,
     stack_outputs,
     weight_gradient,
 )
 from normplace.ntk.empirical_kernel.parameter_uses import ParameterTracker, ParameterUse
-from normplace.ntk.empirical_kernel.plan import KernelPlan, forward, reject
-from normplace.ntk.empirical_kernel.sample_rows import sample_weights, weighted_rows_agree
+from normplace.ntk.empirical_kernel.plan import KernelPlan, reject
+from normplace.ntk.empirical_kernel.probe import forward
+from normplace.ntk.empirical_kernel.sample_rows import entries_agree, sample_weights, weighted_rows_agree
 from normplace.ntk.model_state import differentiating
 
 # Cost of an elementwise multiply-add, relative to one in a matrix product.
@@ -30,13 +32,15 @@ ELEMENTWISE = 16
 
 @dataclass(frozen=True)
 class FactorPair:
-    """A weight's gradients as factors: inputs (n, T, I), or row indices (n, T), and gradients (n, R, T, F).
+    """A weight's gradients as factors: inputs (n·T, I), or row indices (n·T), and gradients (n·R·T, F).
 
     ``plus`` is 1 if the layer's bias is included: its input is the constant 1 at every position.
     """
 
     inputs: Tensor
     gradients: Tensor
+    rows: int
+    positions: int
     plus: float
 
 
@@ -164,31 +168,22 @@ class FeatureExtractor:
         pairs: list[FactorPair] = []
         if self.plan.sites:
             parts = [
-                self._batch_features(x[i : i + self.batch], positions_within(probed, i, i + self.batch))
-                for i in range(0, len(x), self.batch)
+                self._batch_features(part(x, i, i + self.batch), positions_within(probed, i, i + self.batch))
+                for i in range(0, x.shape[0], self.batch)
             ]
             if self._flat:
                 flats.append(join([flat for flat, _ in parts if flat is not None]))
-            for k, term in enumerate(self._pairs):
-                inputs = join([factors[k].inputs for _, factors in parts])
-                gradients = join([factors[k].gradients for _, factors in parts])
-                pairs.append(FactorPair(inputs, gradients, float(term.with_bias)))
+            pairs += [_joined(batches) for batches in zip(*[factors for _, factors in parts], strict=True)]
         if self.jacobian is not None:
             step = self.jacobian_batch
-            flats.append(join([self._arrange(self.jacobian(x[i : i + step])) for i in range(0, len(x), step)]))
+            flats.append(join([self._arrange(self.jacobian(x[i : i + step])) for i in range(0, x.shape[0], step)]))
         flat = join(flats, dim=1) if flats else None
-        return Features(len(x), self.rows, flat, tuple(pairs))
+        return Features(x.shape[0], self.rows, flat, tuple(pairs))
 
     def _batch_features(self, x: Tensor, probed: Mapping[int, int]) -> tuple[Tensor | None, list[FactorPair]]:
-        plan, n = self.plan, len(x)
+        plan, n = self.plan, x.shape[0]
         with torch.enable_grad():
-            tracker = ParameterTracker(plan.names)
-            y = forward(plan.model, x, plan.outputs, tracker)
-            uses = tracker.uses
-            if self.calls is None:
-                plan.check_calls(tracker)
-                self.calls = tuple(tracker.calls)
-            graph = plan.check_uses(y, tracker)
+            y, uses, has_custom_backward = self._run(x)
             plan.probe.compare(y, probed, self._checks)
             weights = sample_weights(y)
             edges = [use.edge for use in uses]
@@ -211,12 +206,28 @@ class FeatureExtractor:
             del by_output
             self._check_rows(weighted, stacked, weights)
             del weighted
-            if graph.has_custom_backward and n > 1:
+            if has_custom_backward and n > 1:
                 self._check_first_sample(x[:1], stacked)
             pairs = [self._pair(term, uses, stacked) for term in self._pairs]
-            dense = list(self._dense_gradients(uses, stacked))
-            flat = join([self._arrange(w) for w in dense], dim=1) if dense else None
+            dense = [self._arrange(w) for w in self._dense_gradients(uses, stacked)]
+            flat = join(dense, dim=1) if dense else None
         return flat, pairs
+
+    def _run(self, x: Tensor) -> tuple[Tensor, list[ParameterUse], bool]:
+        """The outputs of a batch, its uses of parameters, and whether Python code computes a gradient."""
+        plan = self.plan
+        if plan.ready:
+            ready = plan.ready.pop()
+            if ready.x is x:
+                self.calls = ready.calls
+                return ready.y, ready.uses, ready.has_custom_backward
+        tracker = ParameterTracker(plan.names)
+        y = forward(plan.model, x, plan.outputs, tracker)
+        if self.calls is None:
+            plan.check_calls(tracker)
+            self.calls = tuple(tracker.calls)
+        graph = plan.check_uses(y, tracker)
+        return y, tracker.uses, graph.has_custom_backward
 
     def _only(self, y: Tensor, output: int) -> Tensor:
         """The gradient with respect to y of one output, or of the only sum of outputs, summed over the samples."""
@@ -232,9 +243,9 @@ class FeatureExtractor:
         The outputs take turns, because the sum of a sample's outputs may be constant, as after a softmax.
         """
         if self.outputs == 1:
-            return weights[:, None].expand_as(y)
+            return weights.expand_as(y).clone()  # a backward pass may overwrite it
         is_turn = self._turns(y)[:, None] == torch.arange(self.outputs, device=y.device)
-        return weights[:, None] * is_turn
+        return weights * is_turn
 
     def _turns(self, samples: Tensor) -> Tensor:
         return torch.arange(len(samples), device=samples.device) % self.outputs
@@ -254,7 +265,8 @@ class FeatureExtractor:
                 own = each[:, 0] if turn is None else each[torch.arange(len(each), device=each.device), turn]
                 rows.append((own, site.layout.split(gradient, len(each))))
         if rows and len(weights) > 1:
-            self._checks.require(weighted_rows_agree(rows, weights), reject)
+            agree = entries_agree if self.plan.checks_entries else weighted_rows_agree
+            self._checks.require(agree(rows, weights), reject)
 
     def _check_first_sample(self, x: Tensor, stacked: list[Tensor]) -> None:
         """Check that the gradient rows of the first sample are those that it has alone.
@@ -276,10 +288,18 @@ class FeatureExtractor:
             if gradient is not None
         ]
         if rows:
-            self._checks.require(weighted_rows_agree(rows, torch.ones_like(y[:, 0])), reject)
+            self._checks.require(weighted_rows_agree(rows, torch.ones_like(y[:, :1])), reject)
 
     def _pair(self, term: _FactoredWeight, uses: list[ParameterUse], gradients: list[Tensor]) -> FactorPair:
         plan, inputs, grads = self.plan, [], []
+        if len(term.sites) == 1:
+            i = term.sites[0]
+            single = single_position(uses[i], plan.sites[i].layout, gradients[i])
+            if single is not None:
+                a, g = single
+                a, rows = a if a.dtype == plan.dtype else a.to(plan.dtype), 1 if self.output == "trace" else g.shape[1]
+                g = g.flatten(1) if self.output == "trace" else g.flatten(0, 1)
+                return FactorPair(a.contiguous(), g.contiguous(), rows, 1, float(term.with_bias))
         for i in term.sites:
             a, g = factors(uses[i], plan.sites[i].layout, gradients[i])
             inputs.append(a.to(plan.dtype) if a.is_floating_point() else a)
@@ -287,7 +307,9 @@ class FeatureExtractor:
         a, g = join(inputs, dim=1), join(grads, dim=2)
         if self.output == "trace":  # Σ_o g_o·g'_o is one product of the concatenated gradients
             g = g.transpose(1, 2).flatten(2).unsqueeze(1)
-        return FactorPair(a.contiguous(), g.contiguous(), float(term.with_bias))
+        rows, positions = g.shape[1:3]
+        a, g = a.flatten(0, 1).contiguous(), g.flatten(0, 2).contiguous()
+        return FactorPair(a, g, rows, positions, float(term.with_bias))
 
     def _dense_gradients(self, uses: list[ParameterUse], gradients: list[Tensor]) -> Iterator[Tensor]:
         for name, indices in self._flat:
@@ -303,8 +325,23 @@ class FeatureExtractor:
 
     def _arrange(self, gradient: Tensor) -> Tensor:
         """(n, O, P) as the rows of the Gram matrix: one per output, or for the trace all outputs concatenated."""
-        n = gradient.shape[0]
-        return gradient.to(self.plan.dtype).reshape(n * self.rows, -1)
+        if gradient.dtype != self.plan.dtype:
+            gradient = gradient.to(self.plan.dtype)
+        return gradient.reshape(gradient.shape[0] * self.rows, -1)
+
+
+def _joined(batches: Sequence[FactorPair]) -> FactorPair:
+    """The factors of all batches."""
+    first = batches[0]
+    if len(batches) == 1:
+        return first
+    inputs, gradients = (join([getattr(pair, name) for pair in batches]) for name in ("inputs", "gradients"))
+    return FactorPair(inputs, gradients, first.rows, first.positions, first.plus)
+
+
+def part(tensor: Tensor, start: int, stop: int) -> Tensor:
+    """Rows of a tensor; the tensor itself if they are all of it."""
+    return tensor if start == 0 and stop >= tensor.shape[0] else tensor[start:stop]
 
 
 def positions_within(positions: Mapping[int, int], start: int, stop: int) -> dict[int, int]:

@@ -1,6 +1,6 @@
 """Kernel blocks from features.
 
-``K += Φ₁Φ₂ᵀ`` for dense gradients, ``K += (A₁A₂ᵀ)∘(G₁G₂ᵀ)`` for factors. Blocks are computed in two scratch buffers, so
+``K = Φ₁Φ₂ᵀ`` for dense gradients, ``K += (A₁A₂ᵀ)∘(G₁G₂ᵀ)`` for factors. Blocks are computed in two scratch buffers, so
 that no other N×N matrix is needed.
 """
 
@@ -11,14 +11,17 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from normplace.ntk.empirical_kernel.features import FactorPair, Features
+from normplace.ntk.empirical_kernel.features import FactorPair, Features, part
 
 # Entries of a scratch buffer: on the CPU both fit into the caches, on a GPU they occupy all units.
 SCRATCH_CPU = 1 << 18
 SCRATCH_GPU = 1 << 26
-# Rows of a diagonal block, which is computed completely although its upper half suffices.
+# Rows of a diagonal block, which is computed completely although its upper half suffices. A GPU computes one of this
+# size faster than it starts the operations of two.
 PANEL_CPU = 128
-PANEL_GPU = 1024
+PANEL_GPU = 2048
+# Rows whose distance in bytes is a multiple of this use the same sets of a cache.
+CACHE_SETS = 4096
 
 
 class Scratch:
@@ -31,15 +34,19 @@ class Scratch:
         self._like = like
         self._buffers: dict[int, Tensor] = {}
 
-    def take(self, index: int, rows: int, columns: int) -> Tensor:
-        """Buffer ``index`` as an uninitialized matrix."""
+    def product(self, index: int, a: Tensor, b: Tensor, *, is_only: bool) -> Tensor:
+        """The matrix a bᵀ in buffer ``index``, or in new memory if it is the only one."""
+        if is_only:
+            return torch.mm(a, b.T)
+        rows, columns = a.shape[0], b.shape[0]
         need, buffer = rows * columns, self._buffers.get(index)
         if buffer is None or buffer.numel() < need:
             buffer = self._buffers[index] = self._like.new_empty(need)
-        return (buffer if buffer.numel() == need else buffer[:need]).view(rows, columns)
+        out = (buffer if buffer.numel() == need else buffer[:need]).view(rows, columns)
+        return torch.mm(a, b.T, out=out)
 
 
-def accumulate(
+def fill(
     kernel: Tensor,
     left: Features,
     right: Features,
@@ -47,10 +54,10 @@ def accumulate(
     symmetric: bool = False,
     tick: Callable[[int], object] | None = None,
 ) -> None:
-    """Add the kernel between two sets of samples to ``kernel``, a (n1·R, n2·R) matrix.
+    """Write the kernel between two sets of samples to ``kernel``, a (n1·R, n2·R) matrix.
 
     Args:
-        kernel: The matrix to add to; may be a slice of a larger one.
+        kernel: The matrix to overwrite; may be a slice of a larger one.
         left: Features of the samples along the rows.
         right: Features of the samples along the columns.
         symmetric: Whether ``left`` and ``right`` are the same samples; then one triangle is computed and mirrored.
@@ -58,11 +65,14 @@ def accumulate(
     """
     r, scratch = left.rows, Scratch(kernel)
     for i0, i1, j0, j1 in _blocks(left, right, scratch, symmetric):
-        block = kernel[i0 * r : i1 * r, j0 * r : j1 * r]
+        is_whole = i1 - i0 == left.samples and j1 - j0 == right.samples
+        block = kernel if is_whole else kernel[i0 * r : i1 * r, j0 * r : j1 * r]
+        is_new = left.flat is None or right.flat is None
         if left.flat is not None and right.flat is not None:
-            block.addmm_(_part(left.flat, i0 * r, i1 * r), _part(right.flat, j0 * r, j1 * r).T)
+            torch.mm(part(left.flat, i0 * r, i1 * r), part(right.flat, j0 * r, j1 * r).T, out=block)
         for a, b in zip(left.pairs, right.pairs, strict=True):
-            _add_pair(block, a, b, (i0, i1, j0, j1), scratch)
+            _add_pair(block, a, b, (i0, i1, j0, j1), scratch, is_new=is_new, is_only=is_whole)
+            is_new = False
         if tick is not None:
             tick((i1 - i0) * (j1 - j0) * (2 if symmetric and j0 >= i1 else 1))
     if symmetric:
@@ -71,7 +81,7 @@ def accumulate(
 
 def _blocks(left: Features, right: Features, scratch: Scratch, symmetric: bool) -> Iterator[tuple[int, int, int, int]]:
     """Blocks (i0, i1, j0, j1) of samples whose products fit the buffers; if symmetric, only the upper ones."""
-    depth = max((_positions(a) * _positions(b) for a, b in zip(left.pairs, right.pairs, strict=True)), default=1)
+    depth = max((a.positions * b.positions for a, b in zip(left.pairs, right.pairs, strict=True)), default=1)
     area = max(1, scratch.size // (depth * left.rows**2))
     height = max(1, min(scratch.panel, area))
     width = max(1, area // height)
@@ -81,44 +91,64 @@ def _blocks(left: Features, right: Features, scratch: Scratch, symmetric: bool) 
             yield i0, i1, j0, min(j0 + width, right.samples)
 
 
-def _part(tensor: Tensor, start: int, stop: int) -> Tensor:
-    """Rows of a tensor; the tensor itself if they are all of it."""
-    return tensor if stop - start == tensor.shape[0] else tensor[start:stop]
+def _add_pair(
+    block: Tensor,
+    a: FactorPair,
+    b: FactorPair,
+    where: tuple[int, int, int, int],
+    scratch: Scratch,
+    *,
+    is_new: bool,
+    is_only: bool,
+) -> None:
+    """Add the part of one weight to a block, or write it if the block is new.
 
-
-def _positions(pair: FactorPair) -> int:
-    return pair.gradients.shape[2]
-
-
-def _add_pair(block: Tensor, a: FactorPair, b: FactorPair, where: tuple[int, int, int, int], scratch: Scratch) -> None:
+    Args:
+        block: The block.
+        a: Factors of the samples along the rows.
+        b: Factors of the samples along the columns.
+        where: Samples of the block: first row, last row, first column, last column.
+        scratch: Memory for products.
+        is_new: Whether the block has no values yet.
+        is_only: Whether there is no other block.
+    """
     i0, i1, j0, j1 = where
-    ni, nj, r = i1 - i0, j1 - j0, a.gradients.shape[1]
-    ti, tj = _positions(a), _positions(b)
-    q = scratch.take(0, ni * r * ti, nj * r * tj)
-    torch.mm(_part(a.gradients, i0, i1).flatten(0, 2), _part(b.gradients, j0, j1).flatten(0, 2).T, out=q)
-    if a.inputs.is_floating_point():
-        p = scratch.take(1, ni * ti, nj * tj)
-        torch.mm(_part(a.inputs, i0, i1).flatten(0, 1), _part(b.inputs, j0, j1).flatten(0, 1).T, out=p)
+    ti, tj, r = a.positions, b.positions, a.rows
+    q = scratch.product(
+        0,
+        part(a.gradients, i0 * r * ti, i1 * r * ti),
+        part(b.gradients, j0 * r * tj, j1 * r * tj),
+        is_only=is_only,
+    )
+    left, right = part(a.inputs, i0 * ti, i1 * ti), part(b.inputs, j0 * tj, j1 * tj)
+    if left.is_floating_point():
+        p = scratch.product(1, left, right, is_only=is_only)
         if a.plus:
             p.add_(a.plus)
     else:  # the product of two rows of the identity
-        p = (a.inputs[i0:i1].reshape(-1, 1) == b.inputs[j0:j1].reshape(1, -1)).to(q.dtype)
+        p = (left[:, None] == right).to(q.dtype)
     if ti == tj == r == 1:
-        block.addcmul_(p, q)
+        torch.mul(p, q, out=block) if is_new else block.addcmul_(p, q)
         return
+    ni, nj = i1 - i0, j1 - j0
     q = q.view(ni, r, ti, nj, r, tj)
     q.mul_(p.view(ni, 1, ti, nj, 1, tj))
-    block.add_(q.sum((2, 5)).view(ni * r, nj * r))
+    summed = q.sum((2, 5)).view(ni * r, nj * r)
+    block.copy_(summed) if is_new else block.add_(summed)
 
 
 def _mirror(kernel: Tensor, step: int) -> None:
     """Copy the upper triangle onto the lower, so that the kernel is exactly symmetric."""
     size = kernel.shape[0]
+    has_conflicts = kernel.device.type == "cpu" and kernel.stride(0) * kernel.itemsize % CACHE_SETS == 0
     for i in range(0, size, step):
         j = min(i + step, size)
-        corner = kernel[i:j, i:j]
-        corner.copy_(corner.triu() + corner.triu(1).T)
-        kernel[j:, i:j].copy_(kernel[i:j, j:].T)
+        corner = kernel if j - i == size else kernel[i:j, i:j]
+        corner.triu_().add_(corner.triu(1).T)
+        if j < size:
+            upper = kernel[i:j, j:]
+            # A column of such a kernel fills few sets of the cache; that of a copy fills all of them.
+            kernel[j:, i:j].copy_(upper.contiguous().T.contiguous() if has_conflicts else upper.T)
 
 
 def diagonal(features: Features) -> Tensor:
@@ -129,12 +159,14 @@ def diagonal(features: Features) -> Tensor:
         flat = features.flat.view(n, r, -1)
         blocks.append(flat @ flat.mT)
     for pair in features.pairs:
-        t = _positions(pair)
+        t = pair.positions
         if pair.inputs.is_floating_point():
-            p = pair.inputs @ pair.inputs.mT + pair.plus
+            inputs = pair.inputs.view(n, t, pair.inputs.shape[1])
+            p = inputs @ inputs.mT + pair.plus
         else:
-            p = (pair.inputs[:, :, None] == pair.inputs[:, None, :]).to(pair.gradients.dtype)
-        g = pair.gradients.flatten(1, 2)
+            inputs = pair.inputs.view(n, t)
+            p = (inputs[:, :, None] == inputs[:, None, :]).to(pair.gradients.dtype)
+        g = pair.gradients.view(n, r * t, pair.gradients.shape[1])
         q = (g @ g.mT).view(n, r, t, r, t)
         blocks.append((q * p.view(n, 1, t, 1, t)).sum((2, 4)))
     return sum(blocks[1:], start=blocks[0])

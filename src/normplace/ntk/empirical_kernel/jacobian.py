@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
-from normplace.ntk.empirical_kernel.plan import forward
+from normplace.ntk.empirical_kernel.probe import forward
 from normplace.ntk.model_state import differentiable, differentiating
 
 

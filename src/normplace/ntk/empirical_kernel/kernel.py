@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from normplace.errors import UsageError, expect_whole
 from normplace.ntk.empirical_kernel import arguments, gram, plan_cache
 from normplace.ntk.empirical_kernel.deferred_checks import DeferredChecks
-from normplace.ntk.empirical_kernel.features import FeatureExtractor, Features, positions_within
+from normplace.ntk.empirical_kernel.features import FeatureExtractor, Features, part, positions_within
 from normplace.ntk.empirical_kernel.parameter_uses import has_hooks
 from normplace.ntk.empirical_kernel.plan import PlanRejected, make_plan
 from normplace.ntk.model_state import plain_arithmetic, refuse_randomness, unchanged_buffers
@@ -97,21 +97,22 @@ def _uncompiled(model: nn.Module) -> nn.Module:
 
 def _diagonal(request: _KernelRequest, progress: bool) -> Tensor:
     """Θ(x_i, x_i); the checks of each tile are settled when it is computed."""
-    with plain_arithmetic(request.x1.device), _progress(progress, len(request.x1)) as tick:
+    with plain_arithmetic(request.x1.device), _progress(progress, request.x1.shape[0]) as tick:
         values = torch.cat(list(request.diagonals(tick)))
     return values.flatten() if request.single else values
 
 
 def _dense(request: _KernelRequest, progress: bool) -> Tensor:
     """The complete kernel; the checks of each tile are settled when it is computed."""
-    n1, n2, r, x1 = len(request.x1), len(request.columns), request.extractor.rows, request.x1
+    n1, n2, r, x1 = request.x1.shape[0], request.columns.shape[0], request.extractor.rows, request.x1
     with plain_arithmetic(x1.device), _progress(progress, n1 * n2) as tick:
         arguments.check_fits(n1 * r * n2 * r * request.itemsize, x1.device)
-        kernel = torch.zeros(n1 * r, n2 * r, dtype=request.extractor.plan.dtype, device=x1.device)
+        kernel = torch.empty(n1 * r, n2 * r, dtype=request.extractor.plan.dtype, device=x1.device)
         for rows, columns, left, right in request.tiles():
             same = left is right
-            block = kernel[rows.start * r : rows.stop * r, columns.start * r : columns.stop * r]
-            gram.accumulate(block, left, right, symmetric=same, tick=tick)
+            is_whole = left.samples == n1 and right.samples == n2
+            block = kernel if is_whole else kernel[rows.start * r : rows.stop * r, columns.start * r : columns.stop * r]
+            gram.fill(block, left, right, symmetric=same, tick=tick)
             request.checks.settle()
             if request.x2 is None and not same:
                 kernel[columns.start * r : columns.stop * r, rows.start * r : rows.stop * r] = block.T
@@ -156,12 +157,12 @@ def empirical_blocks(
 
 def _stream(request: _KernelRequest, progress: bool) -> Iterator[tuple[slice, slice, Tensor]]:
     r = request.extractor.rows
-    with _progress(progress, len(request.x1) * len(request.columns)) as tick:
+    with _progress(progress, request.x1.shape[0] * request.columns.shape[0]) as tick:
         for rows, columns, left, right in request.tiles():
             n1, n2, same = left.samples, right.samples, left is right
             with plain_arithmetic(request.x1.device):
-                block = torch.zeros(n1 * r, n2 * r, dtype=request.extractor.plan.dtype, device=request.x1.device)
-                gram.accumulate(block, left, right, symmetric=same, tick=tick)
+                block = torch.empty(n1 * r, n2 * r, dtype=request.extractor.plan.dtype, device=request.x1.device)
+                gram.fill(block, left, right, symmetric=same, tick=tick)
             request.checks.settle()
             yield rows, columns, block if request.single else block.view(n1, r, n2, r)
             if request.x2 is None and not same:
@@ -181,6 +182,8 @@ class _KernelRequest:
     single: bool
     row_tile: int
     column_tile: int
+    kept_columns: int
+    """Samples along the columns whose features fit into memory."""
 
     @classmethod
     def prepare(
@@ -220,18 +223,19 @@ class _KernelRequest:
             if known is None or known.takes_integers:
                 checks.settle()  # now, because a GPU cannot be used after an index out of range
             if known is None:
-                plan = make_plan(model, x1, x2, chosen, deferred, by_jacobian=by_jacobian)
+                plan = make_plan(model, x1, x2, chosen, deferred, by_jacobian=by_jacobian, batch_bytes=BATCH * budget)
             else:
                 plan = plan_cache.recall(known, model, x1, x2, chosen)
         single = output in {"trace", "sum"} or (output == "auto" and plan.outputs == 1)
         kind = "full" if output == "auto" else output
         extractor = FeatureExtractor(plan, kind, diagonal=diagonal, budget=BATCH * budget, checks=checks)
-        n1, n2 = len(x1), len(x1 if x2 is None else x2)
+        n1, n2 = x1.shape[0], (x1 if x2 is None else x2).shape[0]
         per_sample = max(1, extractor.bytes_per_sample)
         if diagonal:
             per_sample += extractor.diagonal_bytes
         rows = min(n1, max(1, int(ROWS * budget / per_sample)))
-        columns = min(n2, max(1, int(COLUMNS * budget / per_sample)))
+        kept_columns = int(COLUMNS * budget / per_sample)
+        columns = min(n2, max(1, kept_columns))
         if streaming:
             itemsize = torch.finfo(plan.dtype).bits // 8
             area = max(1, int(BLOCK * budget / (itemsize * extractor.rows**2)))
@@ -239,7 +243,7 @@ class _KernelRequest:
             side = max(1, int(area**0.5))
             rows = min(rows, limit, max(side, area // columns))
             columns = min(columns, limit, max(1, area // rows))
-        return cls(x1, x2, chosen, extractor, checks, single, rows, columns)
+        return cls(x1, x2, chosen, extractor, checks, single, rows, columns, kept_columns)
 
     @property
     def columns(self) -> Tensor:
@@ -253,31 +257,34 @@ class _KernelRequest:
 
     def remember(self) -> None:
         """Remember the plan for the next call, if the first batch had all samples and nothing depends on values."""
-        plan, calls, n = self.extractor.plan, self.extractor.calls, len(self.x1)
+        plan, calls, n = self.extractor.plan, self.extractor.calls, self.x1.shape[0]
         has_all = n <= min(self.row_tile, self.extractor.batch)
         if plan.calls is None and calls is not None and has_all and not plan.is_data_dependent:
             plan_cache.remember(plan, self.x1, self.x2, self.chosen, calls)
 
     def tiles(self) -> Iterator[tuple[slice, slice, Features, Features]]:
         """Slices and features of the tiles that cover the kernel, or its upper triangle if it is symmetric."""
-        n1, n2, probe = len(self.x1), len(self.columns), self.extractor.plan.probe
+        n1, n2, probe = self.x1.shape[0], self.columns.shape[0], self.extractor.plan.probe
         cached: dict[tuple[int, int], Features] = {}
         for i0 in range(0, n1, self.row_tile):
             i1 = min(i0 + self.row_tile, n1)
-            left = self.extractor(self.x1[i0:i1], positions_within(probe.rows, i0, i1))
+            left = cached.pop((i0, i1), None) if self.x2 is None else None
+            if left is None:
+                left = self.extractor(part(self.x1, i0, i1), positions_within(probe.rows, i0, i1))
             if self.x2 is None:
                 yield slice(i0, i1), slice(i0, i1), left, left
             for j0 in range(i1 if self.x2 is None else 0, n2, self.column_tile):
                 j1 = min(j0 + self.column_tile, n2)
-                # Only the last column tile is kept: all columns if they fit into one tile.
+                # All columns are kept if they fit, otherwise the last tile.
                 if (j0, j1) not in cached:
-                    cached.clear()
-                    cached[j0, j1] = self.extractor(self.columns[j0:j1], positions_within(probe.columns, j0, j1))
+                    if n2 > self.kept_columns:
+                        cached.clear()
+                    cached[j0, j1] = self.extractor(part(self.columns, j0, j1), positions_within(probe.columns, j0, j1))
                 yield slice(i0, i1), slice(j0, j1), left, cached[j0, j1]
 
     def diagonals(self, tick: Callable[[int], object]) -> Iterator[Tensor]:
         """Θ(x_i, x_i), tile by tile."""
-        for i in range(0, len(self.x1), self.row_tile):
+        for i in range(0, self.x1.shape[0], self.row_tile):
             stop = i + self.row_tile
             features = self.extractor(self.x1[i:stop], positions_within(self.extractor.plan.probe.rows, i, stop))
             values = gram.diagonal(features)

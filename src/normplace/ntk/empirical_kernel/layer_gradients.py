@@ -53,6 +53,13 @@ def factors(use: ParameterUse, layout: SampleLayout, gradient: Tensor) -> tuple[
     return rows, _without_padding(g, rows, use.settings)
 
 
+def single_position(use: ParameterUse, layout: SampleLayout, gradient: Tensor) -> tuple[Tensor, Tensor] | None:
+    """The factors (n, I) and (n, O, F) of a linear map that a sample uses at one position, otherwise None."""
+    if use.kind != "linear" or gradient.ndim != 3:
+        return None
+    return layout.split(use.unmodified_input(), gradient.shape[0]), gradient
+
+
 def weight_gradient(use: ParameterUse, layout: SampleLayout, gradient: Tensor) -> Tensor:
     """The dense gradient of the weight, (n, O, size of the weight)."""
     n, o = gradient.shape[:2]
@@ -61,6 +68,10 @@ def weight_gradient(use: ParameterUse, layout: SampleLayout, gradient: Tensor) -
         g = gradient.flatten(3).unflatten(2, (a.shape[1], -1))  # n, O, groups, F, T
         return (g @ a.transpose(2, 3).unsqueeze(1)).flatten(2)
     if use.kind == "linear":
+        single = single_position(use, layout, gradient)
+        if single is not None:  # products without a sum
+            a, g = single
+            return (g.unsqueeze(3) * a.to(g.dtype)[:, None, None]).flatten(2)
         a, g = factors(use, layout, gradient)
         return (g.transpose(2, 3) @ a.unsqueeze(1).to(g.dtype)).flatten(2)
     if use.kind == "embedding":
@@ -132,7 +143,10 @@ def stack_outputs(
     gradients: list[Tensor | None], use: ParameterUse, layout: SampleLayout, n: int, dtype: torch.dtype
 ) -> Tensor:
     """One use's gradients for all outputs, (n, O, ...); zero if an output does not depend on it."""
-    rows = [use.input.new_zeros(use.shape, dtype=dtype) if g is None else g.to(dtype) for g in gradients]
+    rows = [
+        use.input.new_zeros(use.shape, dtype=dtype) if g is None else g if g.dtype == dtype else g.to(dtype)
+        for g in gradients
+    ]
     return join([layout.split(g, n).unsqueeze(1) for g in rows], dim=1)
 
 

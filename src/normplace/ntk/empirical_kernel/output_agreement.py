@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 
@@ -32,4 +33,9 @@ def few_values_agree(pairs: Iterable[tuple[float, float]], scale: Iterable[float
 
 def tolerance_of(y: Tensor) -> float:
     """The difference that rounding explains, relative to the largest output."""
-    return 10 * torch.finfo(y.dtype).eps ** 0.5
+    return _tolerance(y.dtype)
+
+
+@functools.cache
+def _tolerance(dtype: torch.dtype) -> float:
+    return 10 * torch.finfo(dtype).eps ** 0.5

@@ -9,7 +9,7 @@ still reachable in the graph has another use: see :func:`read_graph`.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from numbers import Number
 from typing import Any, NamedTuple, cast
 
@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from normplace.errors import UsageError
+from normplace.ntk.empirical_kernel.graph_nodes import nodes_between, nodes_from
 from normplace.ntk.model_state import BATCH_STATISTICS, DROPOUT
 from normplace.ops.registration import is_own_backward
 
@@ -49,7 +50,14 @@ class ParameterUse(NamedTuple):
     bias: str | None
     settings: Mapping[str, Any]
     traceable: bool
-    inside: frozenset[Any]
+    copies: tuple[Tensor, ...]
+    """The leaves that the call got instead of the tracked parameters."""
+    input_node: Any
+    """The autograd node of the input at the time of the call."""
+
+    def inner_nodes(self) -> frozenset[Any]:
+        """The nodes between that of the output and the copies."""
+        return nodes_between({id(copy) for copy in self.copies}, self.edge.node, self.input_node)
 
     def unmodified_input(self) -> Tensor:
         """The input of the call.
@@ -221,16 +229,22 @@ def _traced_body(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _TRACED_BODIES = {F.multi_head_attention_forward: _traced_body(F.multi_head_attention_forward)}
+# The readers of these raise an error for some arguments.
+_REFUSING = {F.embedding, F.batch_norm}
+_INSPECTED = frozenset({
+    *_CALL_READERS, *_DROPOUT_RATES, *_REROUTING, *_INDEXING, *_VALUE_ACCESS, *_HOOKS, *_TRACED_BODIES
+})  # fmt: skip
 
 
 def _outline(value: Any) -> Hashable:
     """An argument without values of tensors: shapes and dtypes, plain values, and the type of anything else."""
-    if type(value) in _PLAIN_VALUES:
+    kind = type(value)
+    if kind in _PLAIN_VALUES:
         return value
-    if isinstance(value, Tensor):
+    if kind is Tensor or isinstance(value, Tensor):
         return value.shape, value.dtype
     if isinstance(value, list | tuple):
-        return tuple([_outline(item) for item in value])
+        return _outline_all(value)
     if isinstance(value, dict):
         return tuple([(name, _outline(item)) for name, item in value.items()])
     if isinstance(value, Number):  # such as an integer of NumPy
@@ -238,6 +252,15 @@ def _outline(value: Any) -> Hashable:
     if isinstance(value, slice):
         return "slice", _outline(value.start), _outline(value.stop), _outline(value.step)
     return type(value)
+
+
+def _outline_all(values: Sequence[Any]) -> Hashable:
+    """The outlines of some arguments; the most frequent kinds without a call."""
+    return tuple([
+        value if type(value) in _PLAIN_VALUES else (value.shape, value.dtype) if type(value) is Tensor
+        else _outline(value)
+        for value in values
+    ])  # fmt: skip
 
 
 class ParameterTracker(TorchFunctionMode):
@@ -263,7 +286,9 @@ class ParameterTracker(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         """Replace the tracked parameters of a known functional, and run everything else unchanged."""
         kwargs = kwargs or {}
-        self.calls.append((func, _outline(args), _outline(kwargs)))
+        self.calls.append((func, _outline_all(args), _outline(kwargs) if kwargs else ()))
+        if func not in _INSPECTED:
+            return func(*args, **kwargs)
         if func in _TRACED_BODIES:
             with self:
                 return _TRACED_BODIES[func](*args, **kwargs)
@@ -276,7 +301,7 @@ class ParameterTracker(TorchFunctionMode):
             self.data_dependent = True
         if func in _HOOKS:
             self.has_hooks = True
-        if func not in _CALL_READERS:
+        if func not in _CALL_READERS or (func not in _REFUSING and not self._has_tracked(args, kwargs)):
             return func(*args, **kwargs)
         call = _CALL_READERS[func](*args, **kwargs)
         weight, bias = self.names.get(id(call.weight)), self.names.get(id(call.bias))
@@ -287,16 +312,18 @@ class ParameterTracker(TorchFunctionMode):
             return func(*args, **kwargs)
         # The copy requires grad so that the output has an autograd node even in the first layer. Its gradient is never
         # requested, so autograd does not compute it.
-        copies = {
-            id(parameter): parameter.detach().requires_grad_()
-            for parameter, name in ((call.weight, weight), (call.bias, bias))
-            if name is not None
-        }
+        copies = {}
+        if weight is not None:
+            copies[id(call.weight)] = call.weight.detach().requires_grad_()
+        if bias is not None:
+            copies[id(call.bias)] = call.bias.detach().requires_grad_()
         version = call.input._version
-        output = func(*(copies.get(id(a), a) for a in args), **{k: copies.get(id(v), v) for k, v in kwargs.items()})
+        args = [copies.get(id(argument), argument) for argument in args]
+        if kwargs:
+            kwargs = {name: copies.get(id(argument), argument) for name, argument in kwargs.items()}
+        output = func(*args, **kwargs)
         # The edge refers to the node of the output, so a later in-place activation does not change it.
         edge = get_gradient_edge(output)
-        inside = _leading_to({id(leaf) for leaf in copies.values()}, edge.node, call.input.grad_fn)
         self.uses.append(
             ParameterUse(
                 kind=call.kind,
@@ -308,10 +335,18 @@ class ParameterTracker(TorchFunctionMode):
                 bias=bias,
                 settings=call.settings,
                 traceable=self._traceable,
-                inside=inside,
+                copies=tuple(copies.values()),
+                input_node=call.input.grad_fn,
             )
         )
         return output
+
+    def _has_tracked(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether a tracked parameter is among the arguments."""
+        for argument in args:
+            if id(argument) in self.names:
+                return True
+        return bool(kwargs) and any(id(argument) in self.names for argument in kwargs.values())
 
 
 def has_hooks(parameters: Mapping[str, Tensor]) -> bool:
@@ -339,8 +374,8 @@ def read_graph(output: Tensor, names: Mapping[int, str], uses: list[ParameterUse
     has_custom_backward = False
     # An output that is itself a parameter has no grad_fn but is a leaf.
     unrecorded = {names[id(output)]} if id(output) in names else set()
-    owner = {node: use for use in uses for node in use.inside}
-    for node in _nodes(output.grad_fn):
+    owner = {node: use for use in uses for node in use.inner_nodes()}
+    for node in nodes_from(output.grad_fn):
         if isinstance(node, BackwardCFunction) and not is_own_backward(node):
             has_custom_backward = True
         variable = getattr(node, "variable", None)
@@ -349,43 +384,6 @@ def read_graph(output: Tensor, names: Mapping[int, str], uses: list[ParameterUse
         for child, _ in node.next_functions:
             use = owner.get(child)
             # A model that differentiates itself reaches a copy through its own backward pass, not through the output.
-            if use is not None and node is not use.edge.node and node not in use.inside:
+            if use is not None and node is not use.edge.node and owner.get(node) is not use:
                 unrecorded |= {name for name in (use.weight, use.bias) if name is not None}
     return GraphContents(unrecorded, has_custom_backward)
-
-
-def _leading_to(leaves: set[int], top: Any, stop: Any) -> frozenset[Any]:
-    """The nodes between ``top`` and the leaf tensors, without those beyond ``stop``."""
-    parents: dict[Any, list[Any]] = {}
-    ends = []
-    stack, seen = [top], {top}
-    while stack:
-        node = stack.pop()
-        if id(getattr(node, "variable", None)) in leaves:
-            ends.append(node)
-        for child, _ in node.next_functions:
-            if child is None or child is stop:
-                continue
-            parents.setdefault(child, []).append(node)
-            if child not in seen:
-                seen.add(child)
-                stack.append(child)
-    inside: set[Any] = set()
-    while ends:
-        node = ends.pop()
-        if node is not top and node not in inside:
-            inside.add(node)
-            ends.extend(parents.get(node, []))
-    return frozenset(inside)
-
-
-def _nodes(start: Any) -> Iterator[Any]:
-    seen: set[Any] = {start} - {None}
-    stack = list(seen)
-    while stack:
-        node = stack.pop()
-        yield node
-        for child, _ in node.next_functions:
-            if child is not None and child not in seen:
-                seen.add(child)
-                stack.append(child)

@@ -7,9 +7,7 @@ another, and which parameters need the Jacobian.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -18,8 +16,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from normplace.errors import UsageError
-from normplace.ntk.empirical_kernel.deferred_checks import DeferredChecks, are_few
-from normplace.ntk.empirical_kernel.output_agreement import few_values_agree, outputs_agree, tolerance_of
+from normplace.ntk.empirical_kernel.deferred_checks import DeferredChecks
+from normplace.ntk.empirical_kernel.output_agreement import outputs_agree
 from normplace.ntk.empirical_kernel.parameter_uses import (
     GraphContents,
     ParameterTracker,
@@ -27,11 +25,11 @@ from normplace.ntk.empirical_kernel.parameter_uses import (
     has_hooks,
     read_graph,
 )
+from normplace.ntk.empirical_kernel.probe import Probe, forward, probe_samples
 from normplace.ntk.empirical_kernel.sample_rows import SampleLayout, rows_follow_samples
-from normplace.ntk.model_state import differentiable, running
 
-# Enough that a model which shuffles its batch leaves them in place with probability 1/8! only.
-PROBE_SAMPLES = 8
+# A batch fits if it needs this many times less memory than there is, by the tensors that autograd saves for one sample.
+MARGIN = 16
 
 
 @dataclass(frozen=True)
@@ -59,62 +57,14 @@ class LayerSite:
 
 
 @dataclass(frozen=True)
-class Probe:
-    """The outputs of a few samples, which must be the same in every batch."""
+class ReadyBatch:
+    """A batch of samples that ran through the model when the plan was made."""
 
-    model: nn.Module
     x: Tensor
-    """The samples."""
     y: Tensor
-    """Their outputs, computed together."""
-    rows: Mapping[int, int]
-    """Positions among the probe of samples of x1, by their positions in x1."""
-    columns: Mapping[int, int]
-    """The same for x2; those of x1 if there is no x2."""
-
-    def compare(self, y: Tensor, positions: Mapping[int, int], checks: DeferredChecks) -> None:
-        """Compare with the outputs of a batch.
-
-        Args:
-            y: The outputs.
-            positions: Positions among the probe of samples of the batch, by their positions in the batch.
-            checks: Receives the comparison.
-        """
-        if not positions:
-            return
-        if are_few(y, self.y):
-            batch, probe = y.tolist(), self.y.tolist()
-            pairs = [pair for i, j in positions.items() for pair in zip(batch[i], probe[j], strict=True)]
-            is_close = few_values_agree(pairs, [value for row in probe for value in row], tolerance_of(y))
-        else:
-            is_close = outputs_agree(_rows(y, list(positions)), _rows(self.y, list(positions.values())), self.y)
-        checks.require(is_close, self.refuse)
-
-    def repeat(self, checks: DeferredChecks) -> None:
-        """Compute the probe again, and its first sample alone."""
-        with torch.enable_grad():
-            again, first = (forward(self.model, x, self.y.shape[1]) for x in (self.x, self.x[:1]))
-        checks.require(outputs_agree(again, self.y), self.refuse)
-        checks.require(outputs_agree(first, self.y[:1], self.y), self.refuse)
-
-    def refuse(self) -> NoReturn:
-        """Raise the error for outputs that differ.
-
-        Raises:
-            UsageError: Always.
-        """
-        with torch.enable_grad():
-            again = forward(self.model, self.x, self.y.shape[1])
-        if not bool(outputs_agree(again, self.y)):
-            raise UsageError(
-                "the model returns different outputs for the same input, so its kernel is undefined: "
-                "call model.eval() or remove the randomness from its forward pass."
-            )
-        raise UsageError(
-            "the model's output for one sample changes with the other samples in the batch, so there is no "
-            "kernel between two samples: remove what mixes samples, such as batch statistics or a "
-            "recurrence over the sample axis."
-        )
+    uses: list[ParameterUse]
+    calls: tuple[Hashable, ...]
+    has_custom_backward: bool
 
 
 @dataclass(frozen=True)
@@ -137,8 +87,12 @@ class KernelPlan:
     """Whether values may decide which layers run."""
     has_hooks: bool = False
     """Whether hooks may change gradients. Then autograd differentiates each sample."""
+    checks_entries: bool = False
+    """Whether the batches must show that each entry of a gradient row belongs to its sample: the probe did not."""
     assignments: dict[Hashable, Any] = field(default_factory=dict)
     """Forms of the gradients that were chosen for the plan, by kind of output."""
+    ready: list[ReadyBatch] = field(default_factory=list)
+    """The batch of all samples, if it was computed, until it is used."""
 
     def check_calls(self, tracker: ParameterTracker) -> None:
         """Check that the plan applies to the samples of x1, if it was made for others.
@@ -191,43 +145,6 @@ class PlanRejected(UsageError):
         )
 
 
-def forward(model: nn.Module, x: Tensor, outputs: int | None = None, tracker: ParameterTracker | None = None) -> Tensor:
-    """The model's outputs as samples × outputs.
-
-    Args:
-        model: The network.
-        x: Samples.
-        outputs: Number of outputs, if known.
-        tracker: Records the model's use of its parameters.
-
-    Raises:
-        UsageError: If the output is not one floating-point tensor with a row per sample.
-    """
-    # A model that starts with an in-place operation must not change the caller's data.
-    copy, what = x.detach().clone(), f"{x.shape[0]} sample(s) of shape {tuple(x.shape[1:])} and dtype {x.dtype}"
-    with differentiable(model), running(what), nullcontext() if tracker is None else tracker:
-        y = model(copy)
-    if not isinstance(y, Tensor):
-        raise UsageError(
-            f"the model returns a {type(y).__name__}, not a tensor: wrap it in a module that returns one tensor."
-        )
-    if not y.is_floating_point():
-        raise UsageError(
-            f"the model's output has dtype {y.dtype}, which has no gradient: return a real floating tensor."
-        )
-    n = x.shape[0]
-    # ``squeeze()`` in a model removes the axis of a single sample; the number of outputs identifies this case.
-    alone = n == 1 and outputs is not None and y.numel() == outputs
-    if not alone and (y.ndim == 0 or y.shape[0] != n):
-        raise UsageError(
-            f"the model turns {n} samples into an output of shape {tuple(y.shape)}, which is not one row per "
-            "sample: put the samples on the first axis of the input and of the output."
-        )
-    if y.numel() == 0:
-        raise UsageError(f"the model's output has shape {tuple(y.shape)} and holds no numbers: return at least one.")
-    return y.reshape(n, -1)
-
-
 def make_plan(
     model: nn.Module,
     x1: Tensor,
@@ -236,6 +153,7 @@ def make_plan(
     deferred: DeferredChecks | None = None,
     *,
     by_jacobian: bool = False,
+    batch_bytes: float = 0.0,
 ) -> KernelPlan:
     """Probe the model and assign each chosen parameter to a layer rule or to the Jacobian.
 
@@ -247,25 +165,22 @@ def make_plan(
         deferred: Receives the checks of values; :meth:`Probe.compare` with a batch of samples completes them. By
             default the plan is checked at once.
         by_jacobian: Assign all parameters to the Jacobian.
+        batch_bytes: Memory for a batch. If all samples of x1 certainly fit, checks are deferred and nothing depends on
+            values, the batch is computed already, and one sample less runs through the model.
 
     Raises:
         UsageError: If the output is random, mixes samples, or does not depend on the chosen parameters.
     """
+    if deferred is not None and x1.shape[0] > 1 and not has_hooks(chosen):
+        plan = _plan_by_batch(model, x1, x2, chosen, deferred, batch_bytes)
+        if plan is not None:
+            return plan
     checks = DeferredChecks() if deferred is None else deferred
     x, rows, columns = probe_samples(x1, x2)
-    n = x.shape[0]
     names = {id(p): name for name, p in chosen.items()}
-    weights = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
-    saved: dict[int, int] = {}
-
-    def count_saved_bytes(tensor: Tensor) -> Tensor:
-        if tensor.layout == torch.strided and tensor.untyped_storage().data_ptr() not in weights:
-            saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
+    together, alone, saved = ParameterTracker(names), ParameterTracker(names), _SavedBytes()
     with torch.enable_grad():
-        together, alone = ParameterTracker(names), ParameterTracker(names)
-        with saved_tensors_hooks(count_saved_bytes, lambda t: t):
+        with saved_tensors_hooks(saved.add, _itself):
             y = forward(model, x, tracker=together)
         last = forward(model, x[-1:], y.shape[1], alone)
     probe = Probe(model, x, y.detach(), rows, columns)
@@ -278,39 +193,159 @@ def make_plan(
         raise UsageError("the model's output does not depend on any chosen parameter: choose other parameters.")
     needs_jacobian = read_graph(y, names, together.uses).unrecorded
     hooked = together.has_hooks or alone.has_hooks or has_hooks(chosen)
-    sites: list[LayerSite] = []
+    is_data_dependent = alone.data_dependent or together.data_dependent
+    sites: tuple[LayerSite, ...] = ()
     if len(alone.uses) == len(together.uses) and not by_jacobian and not hooked:
-        layouts = [_layout(u1, un, n) for u1, un in zip(alone.uses, together.uses, strict=True)]
-        needs_jacobian |= _names(use for use, layout in zip(together.uses, layouts, strict=True) if layout is None)
-        agreements = rows_follow_samples(y, together.uses, layouts)
-        if deferred is None:
+        layouts = _layouts(alone.uses, together.uses, x.shape[0])
+        if deferred is None:  # otherwise the gradient rows of all samples are checked
+            agreements = rows_follow_samples(y, together.uses, layouts)
             needs_jacobian |= _names(use for use, agrees in agreements if not bool(agrees))
-        else:
-            for _, agrees in agreements:
-                deferred.require(agrees, reject)
-        for use, layout in zip(alone.uses, layouts, strict=True):
-            weight = None if use.weight in needs_jacobian else use.weight
-            bias = None if use.bias in needs_jacobian else use.bias
-            if weight is not None or bias is not None:
-                assert layout is not None
-                sites.append(LayerSite(use.kind, weight, bias, layout, use.input.shape, use.shape, use.settings))
-        if alone.data_dependent or together.data_dependent:
+        sites = _sites(alone.uses, layouts, needs_jacobian)
+        if is_data_dependent:
             # Other samples may run layers that these samples do not run.
             needs_jacobian |= set(chosen) - {name for site in sites for name in (site.weight, site.bias)}
     else:  # for example a loop over the samples, where no use covers all of them
         needs_jacobian = set(chosen)
     if deferred is not None and not sites:
         probe.repeat(deferred)  # no batch of samples is computed with which the probe is compared
-    covered = {id(p): name for name, p in chosen.items() if name not in needs_jacobian}
-    dtype = torch.promote_types(torch.float32, y.dtype)
-    for parameter in chosen.values():
-        dtype = torch.promote_types(dtype, parameter.dtype)
-    jacobian_parameters = {name: p for name, p in chosen.items() if name in needs_jacobian}
-    return KernelPlan(
-        model, covered, tuple(sites), jacobian_parameters, y.shape[1], dtype, sum(saved.values()) // n,
-        {name: p.numel() for name, p in chosen.items()}, probe,
-        is_data_dependent=alone.data_dependent or together.data_dependent, has_hooks=hooked,
+    return _assemble(
+        probe, chosen, sites, needs_jacobian, saved.total(model) // x.shape[0], is_data_dependent=is_data_dependent,
+        has_hooks=hooked, checks_entries=deferred is not None,
     )  # fmt: skip
+
+
+def _plan_by_batch(
+    model: nn.Module,
+    x1: Tensor,
+    x2: Tensor | None,
+    chosen: Mapping[str, nn.Parameter],
+    checks: DeferredChecks,
+    batch_bytes: float,
+) -> KernelPlan | None:
+    """The plan from one sample and the batch of all, which is compared with the probe.
+
+    None if the batch may not fit into memory, if values may decide which layers run, or if the model is unusual:
+    :func:`make_plan` then describes what is wrong.
+    """
+    names = {id(p): name for name, p in chosen.items()}
+    together, alone, saved = ParameterTracker(names), ParameterTracker(names), _SavedBytes()
+    n = x1.shape[0]
+    with torch.enable_grad():
+        try:
+            with saved_tensors_hooks(saved.add, _itself):
+                last = forward(model, x1[-1:], tracker=alone)
+        except UsageError:
+            return None  # the probe fails too, or the output of one sample has another shape
+        saved_bytes = saved.total(model)
+        if _is_unusual(alone) or not alone.uses or MARGIN * n * max(saved_bytes, last.nbytes) > batch_bytes:
+            return None
+        x, rows, columns = probe_samples(x1, x2, without=n)
+        probe = Probe(model, x, forward(model, x).detach(), rows, columns)
+        y = forward(model, x1, tracker=together)
+    if not y.requires_grad or _is_unusual(together) or len(alone.uses) != len(together.uses):
+        return None
+    checks.require(outputs_agree(last, y[-1:], y), probe.refuse)
+    graph = read_graph(y, names, together.uses)
+    needs_jacobian = graph.unrecorded
+    layouts = _layouts(alone.uses, together.uses, n)
+    sites = _sites(alone.uses, layouts, needs_jacobian)
+    if not sites:
+        probe.repeat(checks)
+    plan = _assemble(probe, chosen, sites, needs_jacobian, saved_bytes)
+    uses = [
+        use._replace(
+            weight=None if use.weight in needs_jacobian else use.weight,
+            bias=None if use.bias in needs_jacobian else use.bias,
+        )
+        if needs_jacobian
+        else use
+        for use in together.uses
+    ]
+    uses = [use for use in uses if use.weight is not None or use.bias is not None]
+    if sites:
+        plan.ready.append(ReadyBatch(x1, y, uses, tuple(together.calls), graph.has_custom_backward))
+    return plan
+
+
+def _is_unusual(tracker: ParameterTracker) -> bool:
+    """Whether values may decide which layers run, or hooks may change gradients."""
+    return tracker.data_dependent or tracker.has_hooks
+
+
+def _layouts(alone: list[ParameterUse], together: list[ParameterUse], n: int) -> list[SampleLayout | None]:
+    return [_layout(one, many, n) for one, many in zip(alone, together, strict=True)]
+
+
+def _sites(
+    uses: list[ParameterUse], layouts: list[SampleLayout | None], needs_jacobian: set[str]
+) -> tuple[LayerSite, ...]:
+    """The sites of the parameters with a layer rule.
+
+    Args:
+        uses: The uses of one sample.
+        layouts: Their layouts.
+        needs_jacobian: Parameters without a layer rule, to which those of uses without a layout are added.
+    """
+    needs_jacobian |= _names(use for use, layout in zip(uses, layouts, strict=True) if layout is None)
+    sites = []
+    for use, layout in zip(uses, layouts, strict=True):
+        weight = None if use.weight in needs_jacobian else use.weight
+        bias = None if use.bias in needs_jacobian else use.bias
+        if weight is not None or bias is not None:
+            assert layout is not None
+            sites.append(LayerSite(use.kind, weight, bias, layout, use.input.shape, use.shape, use.settings))
+    return tuple(sites)
+
+
+def _assemble(
+    probe: Probe,
+    chosen: Mapping[str, nn.Parameter],
+    sites: tuple[LayerSite, ...],
+    needs_jacobian: set[str],
+    saved_bytes: int,
+    *,
+    is_data_dependent: bool = False,
+    has_hooks: bool = False,
+    checks_entries: bool = True,
+) -> KernelPlan:
+    """The plan of a model that was probed."""
+    dtype = torch.promote_types(torch.float32, probe.y.dtype)
+    for other in {parameter.dtype for parameter in chosen.values()}:
+        dtype = torch.promote_types(dtype, other)
+    covered = {id(p): name for name, p in chosen.items() if name not in needs_jacobian}
+    jacobian_parameters = {name: p for name, p in chosen.items() if name in needs_jacobian}
+    numel = {name: p.numel() for name, p in chosen.items()}
+    return KernelPlan(
+        probe.model, covered, sites, jacobian_parameters, probe.y.shape[1], dtype, saved_bytes, numel, probe,
+        is_data_dependent=is_data_dependent, has_hooks=has_hooks, checks_entries=checks_entries,
+    )  # fmt: skip
+
+
+class _SavedBytes:
+    """Memory of the tensors that autograd saves. It keeps no tensor, because the autograd graph refers to it."""
+
+    def __init__(self) -> None:
+        self._storages: dict[int, int] = {}
+
+    def add(self, tensor: Tensor) -> Tensor:
+        """Count a tensor, and return it."""
+        if tensor.layout == torch.strided:
+            storage = tensor.untyped_storage()
+            self._storages[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    def total(self, model: nn.Module) -> int:
+        """The bytes of all storages apart from those of the model's parameters and buffers."""
+        saved = dict(self._storages)
+        for module in model.modules():
+            for tensor in (*module._parameters.values(), *module._buffers.values()):
+                if tensor is not None and tensor.layout == torch.strided:
+                    saved.pop(tensor.untyped_storage().data_ptr(), None)
+        return sum(saved.values())
+
+
+def _itself(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def reject() -> NoReturn:
@@ -324,37 +359,6 @@ def reject() -> NoReturn:
 
 def _names(uses: Iterable[ParameterUse]) -> set[str]:
     return {name for use in uses for name in (use.weight, use.bias) if name is not None}
-
-
-def probe_samples(x1: Tensor, x2: Tensor | None) -> tuple[Tensor, dict[int, int], dict[int, int]]:
-    """A few samples spread over the data, in shuffled order, and where those of x1 and x2 are among them."""
-    pools = [x1] if x2 is None else [x1, x2]
-    picks = _probe_positions(tuple([pool.shape[0] for pool in pools]))
-    rows, columns = (
-        {position: i for i, (pool, position) in enumerate(picks) if pool == wanted} for wanted in (0, len(pools) - 1)
-    )
-    if x2 is None:
-        return _rows(x1, [position for _, position in picks]), rows, columns
-    return torch.stack([pools[pool][position] for pool, position in picks]), rows, columns
-
-
-@functools.cache
-def _probe_positions(sizes: tuple[int, ...]) -> list[tuple[int, int]]:
-    """The probe's samples: which of the tensors of these sizes they are in, and their positions."""
-    picks: list[tuple[int, int]] = []
-    for pool, size in enumerate(sizes):
-        count = min(size, PROBE_SAMPLES // len(sizes))
-        picks += [(pool, (size - 1) * i // max(1, count - 1)) for i in range(count)]
-    picks = picks * 2 if len(picks) == 1 else picks
-    stride = 5 if len(picks) == PROBE_SAMPLES else 1
-    return [picks[(i * stride + len(picks) // 2) % len(picks)] for i in range(len(picks))]
-
-
-def _rows(tensor: Tensor, positions: Sequence[int]) -> Tensor:
-    """A copy of some rows. On a GPU an index tensor would have to be copied there, which waits."""
-    if tensor.device.type == "cpu":
-        return tensor.index_select(0, torch.tensor(positions))
-    return torch.stack([tensor[position] for position in positions])
 
 
 def _layout(alone: ParameterUse, together: ParameterUse, n: int) -> SampleLayout | None:

@@ -9,6 +9,7 @@ those of its own output. Otherwise :class:`PlanRejected` is raised, and the mode
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normplace.ntk.empirical_kernel.plan import KernelPlan, LayerSite, Probe, forward, probe_samples
+from normplace.ntk.empirical_kernel.plan import KernelPlan, LayerSite
+from normplace.ntk.empirical_kernel.probe import Probe, forward, probe_samples
 
 # Plans that are remembered for each model: samples of other shapes, or other parameters.
 MAX_PLANS = 16
@@ -33,9 +35,12 @@ class RememberedPlan:
     dtype: torch.dtype
     saved_bytes: int
     calls: tuple[Hashable, ...]
-    takes_integers: bool
-    """Whether a call takes integers. If they are computed from samples with NaN, they are no valid indices."""
     assignments: dict[Hashable, Any]
+
+    @functools.cached_property
+    def takes_integers(self) -> bool:
+        """Whether a call takes integers. If they are computed from samples with NaN, they are no valid indices."""
+        return _has_integers(self.calls)
 
 
 _plans: weakref.WeakKeyDictionary[nn.Module, dict[Hashable, RememberedPlan]] = weakref.WeakKeyDictionary()
@@ -52,10 +57,7 @@ def recall(
     """The remembered plan of a model, with the outputs of a few samples."""
     covered = {id(p): name for name, p in chosen.items() if name in known.covered}
     jacobian_parameters = {name: p for name, p in chosen.items() if name not in known.covered}
-    x, *positions = probe_samples(x1, x2)
-    if 1 < len(x) == len(x1):
-        x = x[:-1]  # another batch than that of all samples
-    rows, columns = ({position: i for position, i in part.items() if i < len(x)} for part in positions)
+    x, rows, columns = probe_samples(x1, x2, without=x1.shape[0])  # another batch than that of all samples
     with torch.enable_grad():  # without gradients some models take another path
         y = forward(model, x, known.outputs).detach()
     return KernelPlan(
@@ -82,7 +84,7 @@ def remember(
         plans.clear()
     covered = frozenset(plan.names.values())
     plans[_key(x1, x2, chosen)] = RememberedPlan(
-        plan.sites, covered, plan.outputs, plan.dtype, plan.saved_bytes, calls, _has_integers(calls), plan.assignments
+        plan.sites, covered, plan.outputs, plan.dtype, plan.saved_bytes, calls, plan.assignments
     )
 
 

@@ -54,28 +54,61 @@ def rows_follow_samples(
     if not uses:
         return []
     n, agreements = y.shape[0], []
-    weights = torch.pow(2.0, torch.arange(n, device=y.device, dtype=y.dtype))
+    weights = torch.pow(2.0, torch.arange(n, device=y.device, dtype=y.dtype))[:, None]
     edges = [use.edge for use in uses]
     with differentiating():
         plain = torch.autograd.grad(y, edges, torch.ones_like(y), retain_graph=True, allow_unused=True)
-        scaled = torch.autograd.grad(y, edges, weights[:, None].expand_as(y), allow_unused=True)
+        scaled = torch.autograd.grad(y, edges, weights.expand_as(y), allow_unused=True)
     for use, layout, a, b in zip(uses, layouts, plain, scaled, strict=True):
         if layout is None or a is None or b is None:
             continue
-        a, b = layout.split(a, n), layout.split(b, n)
-        expected = a * weights.to(a.dtype).reshape(-1, *[1] * (a.ndim - 1))
-        size = expected.flatten(1).abs().amax(1, keepdim=True)
-        agreements.append((use, _nearly_equal(b.flatten(1), expected.flatten(1), torch.finfo(a.dtype).eps, size)))
+        agreements.append((use, _entries_agree(layout.split(a, n), layout.split(b, n), weights)))
     return agreements
 
 
+def entries_agree(rows: Sequence[tuple[Tensor, Tensor]], weights: Tensor) -> Tensor | bool:
+    """Whether every entry of the gradient rows is multiplied by the weight of its sample.
+
+    Args:
+        rows: For each use, the gradient rows of each sample, and those for weighted outputs in the dtype of the model.
+        weights: One for each sample, as a column.
+    """
+    if _are_exact(rows, weights):
+        return True
+    return torch.stack([_entries_agree(own.to(weighted.dtype), weighted, weights) for own, weighted in rows]).all()
+
+
+def _entries_agree(own: Tensor, weighted: Tensor, weights: Tensor) -> Tensor:
+    """The comparison of :func:`entries_agree` for the rows of one use, relative to the largest entry of each row."""
+    expected = (own * _column(weights, own)).flatten(1)
+    size = expected.abs().amax(1, keepdim=True)
+    return _nearly_equal(weighted.flatten(1), expected, torch.finfo(weighted.dtype).eps, size)
+
+
+def _are_exact(rows: Sequence[tuple[Tensor, Tensor]], weights: Tensor) -> bool:
+    """Whether all entries are multiplied exactly, as by most layers. Asking a GPU would wait, so False there."""
+    return weights.device.type == "cpu" and all(
+        own.dtype == weighted.dtype and torch.equal(weighted, own * _column(weights, own)) for own, weighted in rows
+    )
+
+
+def _column(weights: Tensor, rows: Tensor) -> Tensor:
+    """The column of weights in the shape and dtype that multiplies rows."""
+    if weights.dtype != rows.dtype:
+        weights = weights.to(rows.dtype)
+    return weights if rows.ndim == 2 else weights.view(-1, *[1] * (rows.ndim - 1))
+
+
 def sample_weights(y: Tensor) -> Tensor:
-    """A power of two for each sample of a batch of outputs; nearby samples have different ones."""
-    count = HALF_EXPONENTS if y.dtype == torch.float16 else EXPONENTS
-    if are_few(y):
-        return torch.tensor([float(1 << (i + i // count) % count) for i in range(y.shape[0])], dtype=y.dtype)
-    index = torch.arange(len(y), device=y.device)
-    return torch.pow(2.0, ((index + index // count) % count).to(y.dtype))
+    """A power of two for each sample of a batch of outputs, as a column; nearby samples have different ones."""
+    return _weights(y.shape[0], y.dtype, y.device)
+
+
+@functools.lru_cache(maxsize=8)  # the columns of large batches would fill the memory
+def _weights(n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    count = HALF_EXPONENTS if dtype == torch.float16 else EXPONENTS
+    index = torch.arange(n, device=device)
+    return torch.pow(2.0, ((index + index // count) % count).to(dtype))[:, None]
 
 
 def weighted_rows_agree(rows: Sequence[tuple[Tensor, Tensor]], weights: Tensor) -> Tensor | bool:
@@ -83,8 +116,10 @@ def weighted_rows_agree(rows: Sequence[tuple[Tensor, Tensor]], weights: Tensor) 
 
     Args:
         rows: For each use, the gradient rows of each sample, and those for weighted outputs in the dtype of the model.
-        weights: One for each sample.
+        weights: One for each sample, as a column.
     """
+    if _are_exact(rows, weights):
+        return True
     eps = floor = 0.0
     norms: list[tuple[Tensor, Tensor]] = []
     for own, weighted in rows:
@@ -93,14 +128,16 @@ def weighted_rows_agree(rows: Sequence[tuple[Tensor, Tensor]], weights: Tensor) 
         eps = max(eps, rounding)
         floor = max(floor, 4 * smallest * (own.numel() // own.shape[0]) ** 0.5)
     if are_few(weights, *[norm for pair in norms for norm in pair]):
-        scales, factor = weights.tolist(), _factor(eps)
+        scales, factor = weights.flatten().tolist(), _factor(eps)
         for own, weighted in norms:
             for a, b, scale in zip(own.tolist(), weighted.tolist(), scales, strict=True):
                 if abs(a - b / scale) > factor * b / scale + floor:
                     return False
         return True
     expected, found = (torch.stack(part) for part in zip(*norms, strict=True))
-    return _nearly_equal(expected, found / weights.to(found.dtype), eps, floor=floor)
+    found = found / weights.flatten().to(found.dtype)
+    # NaN equals everything.
+    return (torch.sub((expected - found).abs(), found, alpha=_factor(eps)) > floor).any().logical_not()
 
 
 @functools.cache
@@ -115,13 +152,9 @@ def _norms(rows: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.linalg.vector_norm(rows if rows.ndim == 2 else rows.flatten(1), dim=1, dtype=dtype)
 
 
-def _nearly_equal(a: Tensor, b: Tensor, eps: float, size: Tensor | None = None, floor: float = 0.0) -> Tensor:
-    """Whether a and b are equal up to rounding by ``eps``, relative to ``size`` or b; NaN equals everything.
-
-    Differences up to ``floor`` are ignored.
-    """
-    tolerance = _factor(eps) * (b.abs() if size is None else size) + floor
-    return ((a - b).abs() > tolerance).any().logical_not()
+def _nearly_equal(a: Tensor, b: Tensor, eps: float, size: Tensor) -> Tensor:
+    """Whether a and b are equal up to rounding by ``eps``, relative to ``size``; NaN equals everything."""
+    return ((a - b).abs() > _factor(eps) * size).any().logical_not()
 
 
 def _factor(eps: float) -> float:
