@@ -211,17 +211,22 @@ class GENConv(Unscriptable, nn.Module):
         return None
 
     def _check_features(self, source: Tensor, target: Tensor | None) -> None:
-        named = (("the sources' features", source, self.lin_src), ("the targets' features", target, self.lin_dst))
+        named = [("the sources' features", source, self.lin_src)]
+        if target is not None and (target is not source or self.lin_dst is not None):
+            named.append(("the targets' features", target, self.lin_dst))
         for name, one, linear in named:
-            if one is None:
-                continue
             width = self.out_channels if linear is None else linear.in_features
-            check_features(name, one, *([width] if width else one.shape[-1:]), like=next(self.mlp.parameters()))
+            check_features(name, one, *([width] if width else one.shape[-1:]), like=self._weight())
             if one.dim() < 2 or not -one.dim() <= self.node_dim < one.dim() - 1 or self.node_dim == -1:
                 raise UsageError(
                     f"{name} must have the dimension {self.node_dim} of nodes before the {one.shape[-1]} features, got "
                     f"{tuple(one.shape)}."
                 )
+
+    def _weight(self) -> Tensor:
+        """The first parameter of the MLP."""
+        first = self.mlp[0]
+        return first.weight if type(first) is nn.Linear else next(self.mlp.parameters())
 
     def _read_graph(
         self, graph: Graph, source: Tensor, target: Tensor | None, size: tuple[int | None, int | None] | None

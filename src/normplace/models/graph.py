@@ -15,7 +15,7 @@ from normplace.models.memory import FactorMemory
 from normplace.norms import apply_norm
 from normplace.norms.rows import check_batch, checked_batch
 from normplace.ops import Neighbours
-from normplace.ops.aggregate.adjacency import Graph, is_adjacency
+from normplace.ops.aggregate.adjacency import Graph, is_adjacency, shared_graph
 from normplace.ops.features import check_features, describe
 from normplace.ops.indices import check_edge_index
 from normplace.placement import BlockSpec, Placement
@@ -231,6 +231,21 @@ class GraphStack(nn.Module):
         Raises:
             UsageError: If an argument has another shape or dtype, or values are given to a network without a scale.
         """
+        inputs = x, edge_index, edge_attr, batch, values, num_graphs
+        if torch.compiler.is_compiling():
+            return self._forward(*inputs)
+        with shared_graph():
+            return self._forward(*inputs)
+
+    def _forward(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor | None,
+        batch: Tensor | None,
+        values: Tensor | None,
+        num_graphs: int | None,
+    ) -> Tensor:
         if isinstance(self.embed, nn.Linear):
             check_features("x", x, self.embed.in_features, like=self.embed.weight)
             if x.dim() != 2:

@@ -39,6 +39,8 @@ def fingerprint(tensor: Tensor) -> int | Tensor:
 
 def _hash_array(values: np.ndarray) -> int:
     whole, factors = len(values) // ROW * ROW, _factors(ROW)
+    if not whole:  # most calls are for small graphs
+        return int((np.dot(values, factors[: len(values)]) * np.array([GOLDEN]))[0])
     sums = np.einsum("ij,j->i", values[:whole].reshape(-1, ROW), factors)
     if whole < len(values):
         sums = np.append(sums, np.dot(values[whole:], factors[: len(values) - whole]))
@@ -83,9 +85,10 @@ class Snapshot:
             return False
         return tensor.device.type != "cpu" or bool(self.digest == fingerprint(tensor))
 
+    def is_unchanged(self, tensor: Tensor) -> Tensor:
+        """Whether the values of the tensor are the same, on its device and without synchronization."""
+        return torch.as_tensor(self.digest == fingerprint(tensor), device=tensor.device)
+
     def nan_if_changed(self, value: Tensor, tensor: Tensor) -> Tensor:
         """``value``, or ``nan`` if the values of a tensor that is not on a CPU have changed."""
-        if tensor.device.type == "cpu":
-            return value
-        unchanged = torch.as_tensor(self.digest == fingerprint(tensor), device=value.device)
-        return torch.where(unchanged, value, torch.nan)
+        return value if tensor.device.type == "cpu" else torch.where(self.is_unchanged(tensor), value, torch.nan)

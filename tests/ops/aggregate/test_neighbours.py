@@ -7,9 +7,9 @@ import torch
 from tests.ops.aggregate.cases import graph
 
 from normplace import UsageError
-from normplace.ops import Neighbours, softmax_aggregate
-from normplace.ops.aggregate import adjacency
-from normplace.ops.aggregate.adjacency import as_neighbours
+from normplace.ops import Neighbours, snapshot, softmax_aggregate
+from normplace.ops.aggregate import adjacency, neighbours
+from normplace.ops.aggregate.adjacency import as_neighbours, shared_graph
 from normplace.ops.aggregate.neighbours import CSRGraph
 
 
@@ -127,3 +127,81 @@ def test_an_unchanged_matrix_is_built_once():
 def test_row_pointers_are_checked(indptr, words):
     with pytest.raises(UsageError, match=words):
         Neighbours.from_csr(torch.tensor(indptr), torch.zeros(3, dtype=torch.long), 1)
+
+
+@pytest.mark.parametrize("piece", [1, 4, 256])
+@pytest.mark.parametrize("num_edges", [0, 1, 70, 900])
+def test_numpy_and_pytorch_build_the_same_tensors(monkeypatch, piece, num_edges):
+    edges = graph(9, 17, num_edges)
+    by_numpy = Neighbours(edges, 9, 17, piece).tensors
+    monkeypatch.setattr(neighbours, "NUMPY_EDGES", -1)
+    by_pytorch = Neighbours(edges, 9, 17, piece).tensors
+    for built, expected in zip(by_numpy, by_pytorch, strict=True):
+        assert built.dtype == expected.dtype
+        assert built.is_contiguous()  # the GPU kernels read memory in order
+        assert torch.equal(built, expected)
+
+
+def count_hashes(monkeypatch) -> list[torch.Tensor]:
+    """The tensors that are hashed from now on."""
+    hashed, hash_values = [], snapshot.fingerprint
+    monkeypatch.setattr(snapshot, "fingerprint", lambda tensor: (hashed.append(tensor), hash_values(tensor))[1])
+    return hashed
+
+
+def test_layers_that_share_a_graph_hash_it_once(monkeypatch):
+    edges = graph()
+    hashed = count_hashes(monkeypatch)
+    with shared_graph():
+        first = as_neighbours(edges, 13, 13)
+        assert as_neighbours(edges, 13, 13) is first
+        assert as_neighbours(edges, 13, None) is first
+    assert len(hashed) == 1
+    assert as_neighbours(edges, 13, 13) is first
+    assert len(hashed) == 2
+
+
+def test_a_shared_graph_that_is_changed_in_place_is_rebuilt():
+    edges = graph()
+    with shared_graph():
+        before = as_neighbours(edges, 13, 13)
+        edges[1, 0] = 5
+        after = as_neighbours(edges, 13, 13)
+        assert after is not before
+        assert torch.equal(after.edge_index, edges)
+
+
+def test_a_change_between_two_contexts_is_detected_without_a_new_version():
+    edges = graph()
+    with shared_graph():
+        as_neighbours(edges, 13, 13)
+    edges.numpy()[1, 0] = 5
+    with shared_graph():
+        assert torch.equal(as_neighbours(edges, 13, 13).edge_index, edges)
+
+
+def test_the_sizes_of_a_shared_graph_are_compared():
+    edges = graph()
+    with shared_graph():
+        as_neighbours(edges, 13, 13)
+        assert as_neighbours(edges, 14, 15).num_dst == 15
+        with pytest.raises(UsageError, match="must be from 0 to 4"):
+            as_neighbours(edges, 5, 5)
+
+
+def test_layers_that_share_an_inference_graph_build_it_once():
+    with torch.inference_mode():
+        edges = graph().clone()
+        with shared_graph():
+            first = as_neighbours(edges, 13, 13)
+            assert as_neighbours(edges, 13, 13) is first
+        assert as_neighbours(edges, 13, 13) is not first
+
+
+def test_contexts_can_be_nested_and_end_with_an_error():
+    edges = graph()
+    with shared_graph():
+        first = as_neighbours(edges, 13, 13)
+        with pytest.raises(UsageError), shared_graph():
+            as_neighbours(edges, 5, 5)
+        assert as_neighbours(edges, 13, 13) is first

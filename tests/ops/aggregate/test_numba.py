@@ -10,6 +10,7 @@ from tests.ops.aggregate.cases import Inputs, graph
 pytest.importorskip("numba")
 
 from normplace.ops.aggregate import numba, numba_kernels
+from normplace.ops.aggregate.neighbours import CSRDirection
 
 FLOAT = np.dtype(np.float32)
 
@@ -56,8 +57,13 @@ def test_results_do_not_depend_on_the_number_of_threads(edge, monkeypatch):
 
 def test_blocks_cover_the_rows_and_a_small_graph_is_one_block():
     indptr = np.concatenate([[0], np.cumsum(np.random.default_rng(0).integers(0, 300, 5000))])
-    assert numba._blocks(indptr[:20], 8) == [(0, 0, 19)]
-    blocks = numba._blocks(indptr, 64)
+
+    def direction(indptr):
+        unused = torch.empty(0)
+        return CSRDirection(torch.from_numpy(indptr), torch.empty(indptr[-1]), unused, unused, unused)
+
+    assert numba._blocks(direction(indptr[:20]), 8) == [(0, 0, 19)]
+    blocks = numba._blocks(direction(indptr), 64)
     assert len(blocks) == numba.MAX_BLOCKS
     assert [first for _, first, _ in blocks] == [0, *(last for *_, last in blocks[:-1])]
     assert blocks[-1][2] == 5000

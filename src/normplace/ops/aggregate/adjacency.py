@@ -7,6 +7,8 @@ edges that leave a node are sorted.
 
 from __future__ import annotations
 
+import threading
+from types import TracebackType
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -30,9 +32,61 @@ _cache: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 _matrices: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
+class _CheckedGraph(NamedTuple):
+    """An ``edge_index`` that was checked in the current :class:`shared_graph`."""
+
+    edge_index: Tensor
+    version: int | None
+    """None for an inference tensor, which has no version."""
+    sizes: tuple[int, int]
+    neighbours: Neighbours
+    unchanged: Tensor | None
+    """Whether its values are those of the cached form, if it is on a GPU, which is not synchronized."""
+
+
+class _CurrentGraph(threading.local):
+    """The last checked graph of each thread."""
+
+    active = False
+    checked: _CheckedGraph | None = None
+
+
+_current = _CurrentGraph()
+
+
+class shared_graph:
+    """A context in which several layers read the same graph: its values are compared with the cached form only once.
+
+    A change through ``.data`` or a NumPy array is detected by a hash of all values, which takes longer than the
+    aggregation of a small graph. Within the context only the first call computes it. A later call that passes the same
+    tensor only compares its version.
+    """
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> None:
+        self._before = _current.active, _current.checked
+        _current.active, _current.checked = not (is_traced() or in_transform()), None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        _current.active, _current.checked = self._before
+
+
+def _checked_before(graph: object) -> _CheckedGraph | None:
+    """The checked form of a graph that an earlier layer has read in the current context."""
+    if torch.compiler.is_compiling():  # the compiler cannot trace values of a thread
+        return None
+    checked = _current.checked
+    if checked is None or checked.edge_index is not graph:
+        return None
+    return checked if checked.version is None or checked.version == checked.edge_index._version else None
+
+
 def is_adjacency(graph: object) -> bool:
     """Whether a graph is a sparse matrix of PyTorch or of ``torch_sparse``."""
-    return _is_sparse_tensor(graph) or (isinstance(graph, Tensor) and graph.layout in LAYOUTS)
+    if isinstance(graph, Tensor):
+        return graph.layout in LAYOUTS
+    return _is_sparse_tensor(graph)
 
 
 def _is_sparse_tensor(graph: object) -> bool:
@@ -120,6 +174,8 @@ def as_neighbours(graph: Graph, num_src: int, num_dst: int | None) -> Neighbours
         UsageError: If the numbers of nodes do not match.
     """
     targets = num_src if num_dst is None else num_dst
+    if (checked := _checked_before(graph)) is not None and checked.sizes == (num_src, targets):
+        return checked.neighbours
     if is_adjacency(graph):
         sources, rows = adjacency_size(graph)
         if sources != num_src or (num_dst is not None and rows != num_dst):
@@ -138,11 +194,26 @@ def as_neighbours(graph: Graph, num_src: int, num_dst: int | None) -> Neighbours
     if callable(as_tensor := getattr(graph, "as_tensor", None)):  # PyG's EdgeIndex
         graph = as_tensor()
     check_edge_index(graph)
-    if is_traced() or in_transform() or not all_plain(graph) or graph.is_inference():
-        return Neighbours(graph, num_src, targets)
-    sizes, entry = (num_src, targets), _cache.get(graph)
+    sizes = num_src, targets
+    if is_traced() or in_transform() or not all_plain(graph):
+        return Neighbours(graph, *sizes)
+    if graph.is_inference():
+        neighbours = Neighbours(graph, *sizes)
+        if _current.active:
+            _current.checked = _CheckedGraph(graph, None, sizes, neighbours, None)
+        return neighbours
+    entry = _cache.get(graph)
+    is_known = True
     if entry is None or entry[0] != sizes or not entry[1].matches(graph):
-        entry = _cache[graph] = (sizes, Snapshot.of(graph), Neighbours(graph, num_src, targets))
+        is_known = False
+        entry = _cache[graph] = (sizes, Snapshot.of(graph), Neighbours(graph, *sizes))
+    if _current.active:
+        unchanged = None
+        if graph.device.type != "cpu":
+            unchanged = (
+                entry[1].is_unchanged(graph) if is_known else torch.ones((), dtype=torch.bool, device=graph.device)
+            )
+        _current.checked = _CheckedGraph(graph, graph._version, sizes, entry[2], unchanged)
     return entry[2]
 
 
@@ -150,5 +221,8 @@ def nan_if_changed(graph: Graph, value: Tensor) -> Tensor:
     """``value``, or ``nan`` on a GPU where the edge_index was changed without PyTorch's knowledge."""
     if not isinstance(graph, Tensor) or graph.device.type == "cpu" or is_adjacency(graph):
         return value
+    checked = _checked_before(graph)
+    if checked is not None and checked.unchanged is not None:
+        return torch.where(checked.unchanged, value, torch.nan)
     entry = None if is_traced() or in_transform() or graph.is_inference() else _cache.get(graph)
-    return value if entry is None else entry[1].nan_if_changed(value, graph)
+    return value if entry is None else torch.where(entry[1].is_unchanged(graph), value, torch.nan)

@@ -44,9 +44,9 @@ STEEP = 24.0
 
 def unsupported_reason(exponent: Tensor, spec: AggregateSpec) -> str | None:
     """Why the messages do not factorise accurately; None if they do."""
-    size = exponent.abs()
     if spec.edge_kind != "none":
         return "messages with edge terms do not factorise"
+    size = exponent.abs()
     if bool(size.isinf().any()):
         return "it needs a finite temperature"
     if spec.kind == "power" and bool((size < LEAST_POWER).any()):

@@ -6,14 +6,16 @@ are kept per block. No two threads write to one place, and the result does not d
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
-from normplace.ops.aggregate.neighbours import CSRGraph
+from normplace.ops.aggregate.neighbours import CSRDirection, CSRGraph
 from normplace.ops.aggregate.numba_kernels import Kernels, kernels, lanes_for
 from normplace.ops.aggregate.reference import AggregateGradMask, AggregateGrads, AggregateInputs, AggregateSpec
 from normplace.ops.aggregate.threads import run_blocks
@@ -24,18 +26,44 @@ GRAIN = 1 << 18
 MAX_BLOCKS = 64
 
 
-def _blocks(indptr: np.ndarray, channels: int) -> list[tuple[int, int, int]]:
+Blocks = list[tuple[int, int, int]]
+# All layers of a network read the same graph. Keys are ``indptr`` tensors, values lists by number of blocks.
+_known_blocks: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+
+def _blocks(direction: CSRDirection, channels: int) -> Blocks:
     """Number, first row and end of blocks of about equal numbers of rows and edges."""
-    rows = len(indptr) - 1
-    number = min(MAX_BLOCKS, (int(indptr[-1]) + rows) * channels // GRAIN)
-    if number <= 1:
-        return [(0, 0, rows)]
-    cost = indptr.astype(np.int64) + np.arange(rows + 1)
+    number = _num_blocks(direction.num_edges + direction.num_rows, channels)
+    if number == 1:
+        return [(0, 0, direction.num_rows)]
+    by_number: dict[int, Blocks] | None = _known_blocks.get(direction.indptr)
+    if by_number is None:
+        by_number = _known_blocks[direction.indptr] = {}
+    if number not in by_number:
+        indptr = direction.indptr.numpy()
+        by_number[number] = _cut(indptr.astype(np.int64) + np.arange(len(indptr)), number)
+    return by_number[number]
+
+
+@functools.lru_cache(64)
+def _even_blocks(rows: int, channels: int) -> Blocks:
+    """The same for rows that have one edge each."""
+    return _cut(2 * np.arange(rows + 1), _num_blocks(2 * rows, channels))
+
+
+def _num_blocks(cost: int, channels: int) -> int:
+    return max(1, min(MAX_BLOCKS, cost * channels // GRAIN))
+
+
+def _cut(cost: np.ndarray, number: int) -> Blocks:
+    """Blocks of about equal cost, from the cost before each row and at the end."""
+    if number == 1:
+        return [(0, 0, len(cost) - 1)]
     bounds = np.unique(np.searchsorted(cost, np.linspace(0, cost[-1], number + 1))).tolist()
     return [(n, first, last) for n, (first, last) in enumerate(itertools.pairwise(bounds))]
 
 
-def _run(task: Callable[[int, int, int], None], blocks: list[tuple[int, int, int]]) -> None:
+def _run(task: Callable[[int, int, int], None], blocks: Blocks) -> None:
     run_blocks(task, blocks, torch.get_num_threads())
 
 
@@ -63,10 +91,14 @@ def forward(inputs: AggregateInputs, graph: CSRGraph, spec: AggregateSpec) -> tu
     indptr, indices, edges = (tensor.numpy() for tensor in graph.arriving[:3])
     y = torch.empty(len(indptr) - 1, x.shape[1], dtype=x.dtype)
     k = torch.empty_like(y)
-    blocks, out, message = _blocks(indptr, x.shape[1]), (y.numpy(), k.numpy()), (spec.relu, real(spec.eps))
+    blocks, out, message = (
+        _blocks(graph.arriving, x.shape[1]),
+        (y.numpy(), k.numpy()),
+        (spec.relu, real(spec.eps)),
+    )
     if spec.kind == "power" and spec.edge_kind == "none":  # a message and its logarithm depend on the source alone
         sent, values = values, np.empty_like(values)
-        sources = _blocks(np.arange(len(sent) + 1), x.shape[1])
+        sources = _even_blocks(len(sent), x.shape[1])
         _run(lambda n, first, last: passes.logs(first, last, sent, values, *message), sources)
         message = (False, real(0))
     arrays = (values, real(inputs.exponent.item()), *_edges(inputs, spec, values.dtype))
@@ -89,10 +121,10 @@ def backward(
     real = values.dtype.type
     indptr, indices, edges = (tensor.numpy() for tensor in graph.leaving[:3])
     arrivals, pulled = graph.arriving.indptr.numpy(), np.empty_like(grad.numpy())
-    targets = _blocks(np.arange(len(arrivals)), x.shape[1])
+    targets = _even_blocks(len(arrivals) - 1, x.shape[1])
     _run(lambda n, first, last: passes.pull(first, last, grad.numpy(), k.numpy(), arrivals, pulled), targets)
 
-    blocks = _blocks(indptr, x.shape[1])
+    blocks = _blocks(graph.leaving, x.shape[1])
     dx = torch.empty_like(x)
     d_edge = torch.empty_like(edge) if needs.edge and edge is not None else x.new_empty(0, 0)
     size = weight.shape if needs.weight and weight is not None else (0, 0)

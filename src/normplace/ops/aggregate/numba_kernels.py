@@ -190,6 +190,7 @@ def _forward(numbers: _Numbers, lanes: Access, count: int, is_power: bool, edge:
         # A negative exponent equals a positive one of the negated values, so the pivot is always the largest value.
         sign, steep = -one if exponent < zero else one, min(abs(exponent), hardest)
         shallow = steep < half  # a power so small that the sum loses digits that the root amplifies
+        is_mean = relu and steep == zero  # the mean of messages that are not minus infinity: every weight is 1
         for i in range(first, last):
             start, stop = indptr[i], indptr[i + 1]
             for column in range(0, x.shape[1], count):
@@ -225,6 +226,13 @@ def _forward(numbers: _Numbers, lanes: Access, count: int, is_power: bool, edge:
                     elif is_power:
                         for place in range(end - begin):
                             s = s + weigh(steep * (load(kept, place, 0) - top))
+                    elif is_mean:
+                        s = s + real(end - begin)
+                        for place in range(end - begin):
+                            w = w + (load(kept, place, 0) - top)
+                    elif hard:  # a weight is 1 or 0
+                        for place in range(end - begin):
+                            s = s + where(load(kept, place, 0) == top, fill(one), fill(zero))
                     else:
                         for place in range(end - begin):
                             diff = load(kept, place, 0) - top
@@ -294,6 +302,7 @@ def _backward(numbers: _Numbers, lanes: Access, count: int, is_power: bool, edge
         floor, flow = zero if relu else -infinity, zero if semi else one
         t = min(max(exponent, -hardest), hardest)  # infinity times a difference of zero would be nan
         inverse = one / (t * t)
+        is_mean = relu and t == zero and not need_exponent  # all messages of a row have the same gradient
         for j in range(first, last):
             start, stop = indptr[j], indptr[j + 1]
             for column in range(0, x.shape[1], count):
@@ -326,6 +335,8 @@ def _backward(numbers: _Numbers, lanes: Access, count: int, is_power: bool, edge
                                 far = ((u - one) * (slope * m) + g * row) * inverse
                                 is_near = larger(u, -one * u) < near
                                 dt = dt + where(is_near, g * row * diff * diff * near_zero, far)
+                        elif is_mean:
+                            slope = g
                         else:
                             diff = m - load(y, i, column)
                             u = t * diff

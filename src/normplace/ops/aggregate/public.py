@@ -70,7 +70,7 @@ def softmax_aggregate(
         relu: Whether to apply a ReLU to messages.
         eps: Added to every message.
         semi_gradient: Treat the softmax weights as constants in the backward pass.
-        backend: ``auto``, ``reference``, ``factorised``, ``numba`` or ``triton``.
+        backend: ``auto``, ``reference``, ``small``, ``factorised``, ``numba`` or ``triton``.
 
     Raises:
         UsageError: If an argument is invalid or the requested backend cannot run.
@@ -119,7 +119,7 @@ def powermean_aggregate(
         num_dst: Number of target nodes, for an ``edge_index`` of a bipartite graph.
         relu: Whether to apply a ReLU to messages.
         eps: Added to every message.
-        backend: ``auto``, ``reference``, ``factorised``, ``numba`` or ``triton``.
+        backend: ``auto``, ``reference``, ``small``, ``factorised``, ``numba`` or ``triton``.
 
     Raises:
         UsageError: If an argument is invalid or the requested backend cannot run.
@@ -152,7 +152,7 @@ def _aggregate(
         raise UsageError(f"x must be nodes × channels, got {describe(x)}.")
     if x.dtype not in FLOATS:
         raise UsageError(f"x must be floating point, got {x.dtype}: convert it with .float().")
-    neighbours = as_neighbours(graph, len(x), num_dst)
+    neighbours = as_neighbours(graph, x.shape[0], num_dst)
     if neighbours.device != x.device:
         raise UsageError(f"the graph is on {neighbours.device} and x on {x.device}: move one with .to().")
     if not isinstance(spec.eps, int | float) or not math.isfinite(spec.eps):
@@ -160,7 +160,8 @@ def _aggregate(
     x, edge_kind, edges, weight = _edge_tensors(x, edge, neighbours.num_edges)
     dtype = accumulation_dtype(x.dtype)
     scalar = nan_if_changed(graph, _exponent(exponent, name, dtype, x))
-    spec = spec._replace(edge_kind=edge_kind, piece=neighbours.piece)
+    if edge_kind != spec.edge_kind or neighbours.piece != spec.piece:
+        spec = spec._replace(edge_kind=edge_kind, piece=neighbours.piece)
     (y,) = AGGREGATE((x.contiguous(), scalar, edges, weight, *neighbours.tensors), spec)
     if degree_power is not None:
         degree = neighbours.degree.clamp(min=1).to(dtype)  # a row without edges is zero and stays zero

@@ -30,6 +30,10 @@ def run_blocks(task: Callable[..., None], blocks: Iterable[tuple[int, ...]], thr
         blocks: Arguments of each call.
         threads: Number of threads, including the caller's.
     """
+    if threads == 1:
+        for block in blocks:
+            task(*block)
+        return
     remaining = deque(blocks)
 
     def work() -> None:
