@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from normplace.errors import UsageError
-from normplace.ops.aggregate import differentiable, factorised, small
+from normplace.ops.aggregate import differentiable, factorised
 from normplace.ops.aggregate.neighbours import CSRDirection, CSRGraph
 from normplace.ops.aggregate.reference import (
     AggregateGradMask,
@@ -24,7 +24,7 @@ from normplace.ops.indices import check_range
 from normplace.ops.registration import DifferentiableOp, Tensors
 from normplace.ops.tracing import is_batched
 
-BACKENDS = ("auto", "reference", "small", "factorised", "numba", "triton")
+BACKENDS = ("auto", "reference", "factorised", "numba", "triton")
 # Messages times channels for which plain PyTorch takes less time than numba needs to load its kernels.
 SMALL = 1 << 14
 TYPES_ADVICE = "types start at 0 and index the rows of the table"
@@ -46,7 +46,7 @@ def choose_backend(device: str, exponent: Tensor, spec: AggregateSpec, size: int
         UsageError: If the requested backend cannot run.
     """
     requested = spec.backend
-    per_channel = exponent.dim() == 1  # which numba's kernels and those for tiny graphs do not take
+    per_channel = exponent.dim() == 1  # which numba's kernels do not take
     if device == "cpu" and (bool(exponent.isnan().any()) if per_channel else math.isnan(exponent.item())):
         raise UsageError(
             "the temperature or power is nan: a learned one has diverged, so lower its learning rate or clip it."
@@ -59,14 +59,11 @@ def choose_backend(device: str, exponent: Tensor, spec: AggregateSpec, size: int
         if size > SMALL and INSTALLED["numba"] and not per_channel:
             return NUMBA
         reason = factorised.unsupported_reason(exponent, spec)
-        if reason is None:
-            return FACTORISED
-        return BackendChoice("reference" if size > SMALL or per_channel else "small", reason)
+        return FACTORISED if reason is None else BackendChoice("reference", reason)
     if device != "cpu":
         reason = f"it needs a CPU and the tensors are on {device}"
-    elif requested in ("numba", "small"):
-        missing = requested == "numba" and not INSTALLED["numba"]
-        reason = "numba is not installed (pip install 'normplace[graphs]')" if missing else None
+    elif requested == "numba":
+        reason = None if INSTALLED["numba"] else "numba is not installed (pip install 'normplace[graphs]')"
         reason = "it needs one temperature or power for all channels" if per_channel else reason
     else:
         reason = factorised.unsupported_reason(exponent, spec)
@@ -98,17 +95,15 @@ class AggregateOp(DifferentiableOp[AggregateSpec]):
     num_outputs = 2
     num_grads = 4
 
-    def forward(self, tensors: Tensors, spec: AggregateSpec, *, training: bool = True) -> tuple[Tensor, ...]:
+    def forward(self, tensors: Tensors, spec: AggregateSpec, *, training: bool = True) -> tuple[Tensor, Tensor]:
         """The aggregate and what its gradient needs, in float32 or float64."""
         inputs, graph = _split(tensors)
         choice = self._choose(inputs, graph, spec)
         if not graph.arriving.num_edges or not inputs.x.shape[1]:
             y = inputs.x.new_zeros(graph.arriving.num_rows, inputs.x.shape[1], dtype=accumulation_dtype(inputs.x.dtype))
             return y, torch.zeros_like(y)
-        read = _as_backend_reads(inputs, choice.backend)
-        if choice.backend == "small":
-            return small.forward(read, graph, spec, training=training)
-        return on_device_of(inputs.x, import_backend("aggregate", choice.backend).forward, read, graph, spec)
+        run = import_backend("aggregate", choice.backend).forward
+        return on_device_of(inputs.x, run, _as_backend_reads(inputs, choice.backend), graph, spec)
 
     def fake_forward(self, tensors: Tensors, spec: AggregateSpec) -> tuple[Tensor, Tensor]:
         """Empty tensors like the results of :meth:`forward`."""
@@ -169,7 +164,7 @@ def _split(tensors: Tensors) -> tuple[AggregateInputs, CSRGraph]:
 
 def _as_backend_reads(inputs: AggregateInputs, backend: str) -> AggregateInputs:
     """Inputs in float32 for the CPU backends that do not compute in half precision."""
-    if inputs.x.dtype not in HALVES or backend not in ("small", "factorised", "numba"):
+    if inputs.x.dtype not in HALVES or backend not in ("factorised", "numba"):
         return inputs
     return AggregateInputs(
         _widened(inputs.x),

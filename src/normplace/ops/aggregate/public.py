@@ -70,7 +70,7 @@ def softmax_aggregate(
         relu: Whether to apply a ReLU to messages.
         eps: Added to every message.
         semi_gradient: Treat the softmax weights as constants in the backward pass.
-        backend: ``auto``, ``reference``, ``small``, ``factorised``, ``numba`` or ``triton``.
+        backend: ``auto``, ``reference``, ``factorised``, ``numba`` or ``triton``.
 
     Raises:
         UsageError: If an argument is invalid or the requested backend cannot run.
@@ -119,7 +119,7 @@ def powermean_aggregate(
         num_dst: Number of target nodes, for an ``edge_index`` of a bipartite graph.
         relu: Whether to apply a ReLU to messages.
         eps: Added to every message.
-        backend: ``auto``, ``reference``, ``small``, ``factorised``, ``numba`` or ``triton``.
+        backend: ``auto``, ``reference``, ``factorised``, ``numba`` or ``triton``.
 
     Raises:
         UsageError: If an argument is invalid or the requested backend cannot run.
