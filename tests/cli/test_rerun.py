@@ -119,3 +119,14 @@ def test_outcomes(old, new, outcome):
 def test_metrics_of_the_machine_are_not_compared():
     assert compared({"a": 1.0, "seconds": 2.0}, {"a": 1.0, "seconds": 3.0}, ("seconds",)).outcome == "equal"
     assert compared({"a": 1.0}, {"a": 2.0}, ("seconds",)).difference == ("a", 0.5)
+
+
+def test_an_interruption_keeps_the_finished_comparisons(results, capsys, monkeypatch):
+    def two_then_interrupted(drawn, engine, progress):
+        for result, record in drawn[:2]:
+            yield Comparison(result.run.study, record, record)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("normplace.lab.trials.rerun.rerun", two_then_interrupted)
+    assert main(["rerun", "runs", "--jobs", "1"]) == 130
+    assert "2 trials: 2 equal." in capsys.readouterr().out

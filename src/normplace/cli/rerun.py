@@ -50,12 +50,15 @@ def rerun(
 
     recorded = of_studies(read_results(results, studies), only)
     drawn = draw(recorded, trials, longest, seed)
-    with closing(open_engine("local", jobs)) as engine:
-        comparisons = list(run_again(drawn, engine, Progress()))
-    if json:
-        print(dumps([_as_dict(comparison) for comparison in comparisons], indent=1, ensure_ascii=False))
-    else:
-        _print_text(comparisons)
+    comparisons: list[Comparison] = []
+    try:
+        with closing(open_engine("local", jobs)) as engine:
+            comparisons.extend(run_again(drawn, engine, Progress()))
+    finally:  # also after an interruption
+        if json:
+            print(dumps([_as_dict(comparison) for comparison in comparisons], indent=1, ensure_ascii=False))
+        elif comparisons:
+            _print_text(comparisons)
     failed = any(comparison.outcome == "failed" for comparison in comparisons)
     return max(report_damage(recorded), int(failed))
 
