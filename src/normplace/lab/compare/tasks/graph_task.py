@@ -90,7 +90,7 @@ class GraphTask(Task):
         self.config: Any = self.config_class(**{**settings, "model": model})
         self.reference = task_reference(type(self), dataclasses.asdict(self.config))
         self.code = (self.config.model,) if self.config.model else ()
-        self._factory = model_factory(self.config.model, self.config.width, self.config.depth, self.pools)
+        self.make_model = model_factory(self.config.model, self.config.width, self.config.depth, self.pools)
 
     def new_model(self, seed: int, inputs: int, outputs: int) -> nn.Module:
         """The network with the initial weights of a seed.
@@ -102,7 +102,7 @@ class GraphTask(Task):
         """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return self._factory(inputs, outputs)
+            return self.make_model(inputs, outputs)
 
     def describe(self) -> dict[str, Any]:
         """The measure and the settings."""
