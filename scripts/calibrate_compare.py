@@ -11,7 +11,7 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,9 @@ COMPARISONS = 200
 SIMULATIONS = 2000
 FAMILIES = ("against the baseline", "best against each")
 METHOD_EDITS = 4
+COARSE_SEEDS, COARSE_SAMPLES, COARSE_ACCURACY = (2, 3, 4, 5, 10), 20, 0.9
+COARSE_TIED = 0.93
+"""Promised share of ties with a coarse accuracy, whose differences take few values."""
 MOST_SEEDS = 10_000
 
 
@@ -66,6 +69,7 @@ def measure(noise: Noise) -> dict[str, Any]:
             _seeds_needed(noise, seeds, factor, edits, rng) for edits in (2, 4) for seeds in SEEDS for factor in (2, 4)
         ],
         "methods": [_method(noise, name, rng) for name in METHODS],
+        "coarse accuracy": [_coarse(seeds, edits, rng) for seeds in COARSE_SEEDS for edits in EDITS],
     }
 
 
@@ -91,14 +95,28 @@ def _lines(scores: NDArray[np.float64]) -> list[TrialRecord]:
 
 def _equal_edits(noise: Noise, kind: str, seeds: int, edits: int, rng: np.random.Generator) -> dict[str, Any]:
     """How often edits with equal means are all tied, in either family."""
-    baseline = best = 0
-    for _ in range(SIMULATIONS):
-        scores = as_scores(noise.draw(kind, edits, seeds, rng))
-        first = ranking(scores, better="smaller")[0]
-        baseline += _all_tied(against_baseline(scores, "edit 0", better="smaller"))
-        best += _all_tied(best_against_each(scores, first, better="smaller"))
-    shares = {"against the baseline": baseline / SIMULATIONS, "best against each": best / SIMULATIONS}
+    shares = _tied_shares(noise.draw(kind, edits, seeds, rng) for _ in range(SIMULATIONS))
     return {"noise": kind, "seeds": seeds, "edits": edits, "simulations": SIMULATIONS, **shares}
+
+
+def _coarse(seeds: int, edits: int, rng: np.random.Generator) -> dict[str, Any]:
+    """The same of an accuracy on few samples; smaller is better, as for a share of errors."""
+    drawn = rng.binomial(COARSE_SAMPLES, 1 - COARSE_ACCURACY, (SIMULATIONS, edits, seeds)) / COARSE_SAMPLES
+    return {"seeds": seeds, "edits": edits, "simulations": SIMULATIONS, **_tied_shares(drawn)}
+
+
+def _tied_shares(tables: Iterable[NDArray[np.float64]]) -> dict[str, float]:
+    """Share of tables of scores in which every verdict of a family is tied."""
+    tied = []
+    for table in tables:
+        scores = as_scores(table)
+        first = ranking(scores, better="smaller")[0]
+        families = (
+            against_baseline(scores, "edit 0", better="smaller"),
+            best_against_each(scores, first, better="smaller"),
+        )
+        tied.append([_all_tied(family) for family in families])
+    return dict(zip(FAMILIES, np.mean(tied, axis=0).tolist(), strict=True))
 
 
 def _all_tied(family: Mapping[str, Difference]) -> bool:
@@ -182,6 +200,10 @@ def broken_promises(figures: Mapping[str, Any]) -> list[str]:
         margin = 3 * math.sqrt(0.05 * 0.95 / row["simulations"])
         case = f"equal edits, {row['noise']}, {row['seeds']} seeds, {row['edits']} edits"
         broken += [f"{case}, {family}: {row[family]:.1%}" for family in FAMILIES if row[family] < 0.95 - margin]
+    for row in figures["coarse accuracy"]:
+        margin = 3 * math.sqrt(COARSE_TIED * (1 - COARSE_TIED) / row["simulations"])
+        case = f"coarse accuracy, {row['seeds']} seeds, {row['edits']} edits"
+        broken += [f"{case}, {family}: {row[family]:.1%}" for family in FAMILIES if row[family] < COARSE_TIED - margin]
     for row in figures["planted effects"]:
         margin = 3 * math.sqrt(POWER * (1 - POWER) / row["simulations"])
         if abs(row["found"] - row["stated power"]) > margin:
@@ -208,6 +230,10 @@ def tables(figures: Mapping[str, Any]) -> dict[str, str]:
         for kind in KINDS
         for edits in EDITS
     ]
+    coarse = [
+        [str(row["seeds"]), str(row["edits"]), *(f"{row[family]:.1%}" for family in FAMILIES)]
+        for row in figures["coarse accuracy"]
+    ]
     planted = [
         [*(str(row[key]) for key in ("seeds", "edits")), f"{row['effect']:.2f}", f"{row['found']:.1%}"]
         for row in figures["planted effects"]
@@ -230,6 +256,7 @@ def tables(figures: Mapping[str, Any]) -> dict[str, str]:
         "equal-edits": markdown_table(
             ["noise", "edits", *(f"{family}, {seeds} seeds" for family, seeds in cases)], equal, right_from=1
         ),
+        "coarse": markdown_table(["seeds", "edits", *FAMILIES], coarse, right_from=0),
         "planted": markdown_table(["seeds", "edits", "effect", "found"], planted, right_from=0),
         "seeds-needed": markdown_table(
             ["seeds", "edits", "needed", "formula", "lower quartile", "median", "upper quartile", "range covers"],

@@ -86,6 +86,16 @@ def test_deepnorm_of_an_encoder_and_decoder(depth):
     assert decoder.skip_scale == pytest.approx((3 * depth) ** 0.25)
     assert decoder.init_gain == pytest.approx((12 * depth) ** -0.25)
     assert Placement.named("sub").at(1, depth).init_gain == pytest.approx(math.sqrt(math.log(2 * depth)))
+    decoder = Placement.named("sub", part="decoder").at(1, depth)
+    assert decoder.init_gain == pytest.approx(math.sqrt(math.log(3 * depth)))
+    encoder = Placement.named("sub", part="encoder", encoder=depth, decoder=4).at(1, depth)
+    assert encoder.init_gain == pytest.approx(math.sqrt(math.log(12) * math.log(2 * depth) / 3))
+
+
+@pytest.mark.parametrize("options", [{"part": "encoder"}, {"part": "decoder", "decoder": 4}, {"encoder": 4}])
+def test_sub_of_an_encoder_needs_both_depths(options):
+    with pytest.raises(UsageError, match="sub needs the numbers of encoder and decoder layers"):
+        Placement.named("sub", **options)
 
 
 def test_deepnorm_of_an_encoder_needs_the_decoder_depth():

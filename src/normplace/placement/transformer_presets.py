@@ -7,10 +7,11 @@ extends another placement takes that as ``base``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from normplace.errors import unknown
+from normplace.errors import UsageError, unknown
 from normplace.placement.factors import LearnedScale, Power
 from normplace.placement.placement import Placement
 from normplace.placement.segments import First
@@ -29,14 +30,26 @@ def _based_on(base: str | Placement) -> Placement:
     return Placement.named(base) if isinstance(base, str) else base
 
 
-def sub() -> Placement:
+def sub(part: str = "stack", encoder: int | None = None, decoder: int | None = None) -> Placement:
     """Sub-LN of Magneto (Wang et al. 2022, arXiv 2210.06423): pre, and a norm before the last matrix of each branch.
 
-    The initial weights of values, output and MLP are multiplied by sqrt(ln 2L), the factor of a single stack.
+    The initial weights of values, output and MLP are multiplied by sqrt(ln 2L) in a single ``stack``. In a pair of N
+    encoder and M decoder layers, the factor is sqrt(ln(3M) ln(2N) / 3) in the ``encoder`` (``encoder=N, decoder=M``)
+    and sqrt(ln 3M) in the ``decoder``.
     """
-    return Placement.uniform(
-        BlockSpec(input=True, inner=("pre_output",), init_gain=Power("depth", 1 / 2, times=2, log=True)), final=True
-    )
+    if (part == "encoder") != (encoder is not None) or (part == "encoder") != (decoder is not None):
+        raise UsageError(
+            "sub needs the numbers of encoder and decoder layers for an encoder, and only there: part='encoder', "
+            "encoder=6, decoder=6."
+        )
+    gain: float | Power
+    if encoder is not None and decoder is not None:
+        gain = math.sqrt(math.log(3 * decoder) * math.log(2 * encoder) / 3)
+    elif part in ("stack", "decoder"):
+        gain = Power("depth", 1 / 2, times=2 if part == "stack" else 3, log=True)
+    else:
+        raise unknown("part of sub-LN:", part, ("stack", "encoder", "decoder"))
+    return Placement.uniform(BlockSpec(input=True, inner=("pre_output",), init_gain=gain), final=True)
 
 
 def normformer(scale_skip: bool = False) -> Placement:

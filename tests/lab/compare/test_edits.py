@@ -9,7 +9,8 @@ from torch import nn
 
 import normplace as npl
 from normplace.errors import UsageError
-from normplace.lab.compare.edits import FRESH_LAYERSCALE, importable_name, parse_edit, parse_edits
+from normplace.lab.compare.edits import DRAWN, FRESH_LAYERSCALE, importable_name, parse_edit, parse_edits
+from normplace.placement.presets import ALL_PRESETS
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +41,35 @@ def test_new_norms_of_a_fresh_model_have_gain_one(model):
     for name in added:
         assert torch.equal(fresh.get_submodule(name).weight, torch.ones(6))
         assert not torch.equal(kept.get_submodule(name).weight, torch.ones(6))
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_published_initial_weights_are_drawn_for_every_seed_of_a_fresh_start(model, name):
+    drawn = []
+    for seed in (0, 1, 0):
+        torch.manual_seed(seed)
+        edited = parse_edit(name).apply(model, INPUTS)
+        # A branch of one matrix has its input norm before its output.
+        assert npl.audit(edited, *INPUTS[0]).placement == {"deepnorm": "deepnorm", "sub": "pre"}[name]
+        drawn.append(edited.blocks[0].branch[0].weight)
+    assert torch.equal(drawn[0], drawn[2])
+    assert not torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], model.blocks[0].branch[0].weight)
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_start_from_weights_needs_a_choice_of_initial_weights(model, name):
+    with pytest.raises(UsageError, match=f"write {name}:kept to keep them, or {name}:published to draw"):
+        parse_edit(name, "weights")
+    kept, again = (parse_edit(f"{name}:{init}", "weights").apply(model, INPUTS) for init in ("kept", "published"))
+    assert torch.equal(kept.blocks[0].branch[0].weight, model.blocks[0].branch[0].weight)
+    assert not torch.equal(again.blocks[0].branch[0].weight, model.blocks[0].branch[0].weight)
+    assert parse_edit(f"{name}:kept", "weights").code == ()
+
+
+def test_every_placement_with_published_weights_can_be_drawn():
+    gains = {name: [spec.init_gain for spec in npl.Placement.named(name).all_specs] for name in ALL_PRESETS}
+    assert {name for name, of in gains.items() if any(gain != 1 for gain in of)} == set(DRAWN)
 
 
 def test_new_scales_of_a_fresh_model_are_small(model):

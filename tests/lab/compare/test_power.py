@@ -41,7 +41,8 @@ def test_seeds_needed_is_the_smallest_number_with_the_power(comparisons):
 def test_seeds_needed_without_a_difference_or_without_noise():
     assert seeds_needed(0.0, 1.0, 200) is None
     assert seeds_needed(math.nan, math.nan, 0) is None
-    assert seeds_needed(1.0, 0.0, 200) == 2
+    assert seeds_needed(1.0, 0.0, 200) == 3  # two seeds with the same difference do not measure its spread
+    assert seeds_needed(1.0, 0.0, 2) is None
 
 
 @pytest.mark.parametrize("seeds", [3, 5, 10])

@@ -144,7 +144,20 @@ def test_the_table_shows_rows_signals_and_advice():
     assert "It does not mean that they are equal." in text
 
 
+def test_two_seeds_with_the_same_difference_do_not_decide():
+    comparison = evaluated({"as-is": [0.60, 0.65], "peri": [0.55, 0.60]})
+    assert comparison.winner == "as-is"
+    assert comparison.advice.sentence == (
+        "Keep as-is: peri ranks first, but 2 seeds with the same difference do not measure how much it varies; "
+        "at least 3 seeds or a finer measure would decide."
+    )
+    shown = "-0.05 (no interval) tied at least 3 seeds or a finer measure"
+    assert shown in " ".join(str(comparison).split())
+
+
 def test_an_edit_under_two_names_is_equal_with_every_seed():
     twice = str(evaluated({"pre": [1.0, 1.1, 1.2], "again": [1.0, 1.1, 1.2]}))
     assert "0 [0, 0] tied equal with every seed" in " ".join(twice.split())
+    twice = str(evaluated({"pre": [1.0, 1.1], "again": [1.0, 1.1]}))
+    assert "0 (no interval) tied equal with every seed" in " ".join(twice.split())
     assert "(no interval) tied more seeds" in " ".join(str(evaluated({"pre": [1.0], "post": [1.2]})).split())

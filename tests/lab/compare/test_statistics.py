@@ -56,6 +56,31 @@ def test_equal_numbers_are_tied_and_equal_differences_are_not():
 
 
 @pytest.mark.parametrize(
+    ("seeds", "comparisons", "decides"), [(2, 1, False), (3, 1, True), (3, 2, False), (4, 2, True)]
+)
+def test_few_seeds_with_the_same_difference_measure_no_spread(seeds, comparisons, decides):
+    # 0.65 - 0.6 and 0.7 - 0.65 differ by rounding
+    one = compared([0.65, 0.7, 0.6, 0.65][:seeds], [0.6, 0.65, 0.55, 0.6][:seeds], "larger", comparisons)
+    assert one.verdict is (Verdict.BETTER if decides else Verdict.TIED)
+    assert one.no_spread is not decides
+    assert math.isfinite(one.low) is math.isfinite(one.high) is decides
+
+
+@pytest.mark.parametrize("family", [against_baseline, best_against_each])
+@pytest.mark.parametrize("edits", [2, 4])
+@pytest.mark.parametrize("seeds", [2, 3])
+def test_equal_edits_with_a_coarse_accuracy_are_rarely_separated(family, edits, seeds):
+    rng = np.random.default_rng(0)
+    wrong, drawn = 0, rng.binomial(20, 0.9, (1000, edits, seeds)) / 20
+    for table in drawn:
+        scores = {str(edit): by_seed(*map(float, row)) for edit, row in enumerate(table)}
+        reference = "0" if family is against_baseline else ranking(scores, better="larger")[0]
+        verdicts = {one.verdict for one in family(scores, reference, better="larger").values()}
+        wrong += verdicts != {Verdict.TIED}
+    assert wrong <= 0.05 * len(drawn) + 3 * math.sqrt(0.05 * 0.95 * len(drawn))
+
+
+@pytest.mark.parametrize(
     ("own", "other", "verdict"),
     [
         ([None] * 3, [1.0] * 3, Verdict.WORSE),  # always against never, from three seeds on

@@ -8,6 +8,7 @@ import types
 
 import numpy as np
 import pytest
+import torch
 
 from normplace.errors import UsageError
 from normplace.lab.tasks.sequences.text import load_text
@@ -88,6 +89,35 @@ def test_a_hub_dataset(monkeypatch):
     assert corpus.train.tobytes() + corpus.held_out.tobytes() == b"one line\nanother line"
     with pytest.raises(UsageError, match=r"cannot load the dataset 'absent' \(no network\)"):
         load_corpus(["hf:absent"])
+
+
+@pytest.mark.parametrize("kind", ["byte-level", "metaspace", "lowercase"])
+def test_the_bytes_of_tokens_add_up_to_the_text(kind, tmp_path):
+    tokenizers = pytest.importorskip("tokenizers", reason="needs tokenizers")
+    from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+    text = "".join(f"One and two are {n}, Ünïcode\n" for n in range(200))
+    tokenizer = tokenizers.Tokenizer(models.BPE(unk_token="[UNK]", byte_fallback=kind == "metaspace"))
+    if kind == "metaspace":
+        tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+        special = ["[UNK]", *(f"<0x{byte:02X}>" for byte in range(256))]
+    else:
+        tokenizer.pre_tokenizer, special = pre_tokenizers.ByteLevel(add_prefix_space=False), ["[UNK]"]
+        tokenizer.decoder = decoders.ByteLevel()
+        tokenizer.normalizer = normalizers.Lowercase() if kind == "lowercase" else None
+    trainer = trainers.BpeTrainer(vocab_size=400, show_progress=False, special_tokens=special)
+    tokenizer.train_from_iterator([text], trainer)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "text").write_text(text)
+    corpus = load_corpus([str(tmp_path / "text")], str(tmp_path / "tokenizer.json"))
+    whole = torch.from_numpy(corpus.held_out.astype(np.int64))
+    assert corpus.bits_per_byte(1.0, whole) == pytest.approx(corpus.bits_per_byte(1.0), rel=1e-12)
+    parts = [1 / corpus.bits_per_byte(1.0, part) * len(part) for part in whole.split(50)]
+    assert sum(parts) * math.log2(math.e) == pytest.approx(len(corpus.held_out) * corpus.bytes_per_token, rel=1e-12)
+    per_part = [len(tokenizer.decode(part.tolist()).encode()) for part in whole.split(50)]
+    # Decoding drops a space at the start of a part and cuts characters at its ends, of up to four bytes.
+    measured = [part * math.log2(math.e) for part in parts]
+    assert measured == pytest.approx(per_part, abs=8)
 
 
 def test_missing_text_and_tokenizers_are_errors(tmp_path):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from normplace.lab.train.config import NetworkConfig, TrainConfig
 from normplace.lab.train.corpus import load_corpus
 from normplace.lab.train.data import held_out_sequences
 from normplace.lab.train.language import train_language
+from normplace.lab.train.tokenizer import learn_tokenizer
 from normplace.models.transformer import load
 
 SMALL = NetworkConfig(dim=16, depth=1, heads=2)
@@ -37,6 +39,22 @@ def test_the_result_matches_the_saved_weights(tmp_path, text):
     assert result["bits_per_byte"] == pytest.approx(nats / 0.6931471805599453, abs=1e-5)
     assert result["parameters"] == sum(parameter.numel() for parameter in model.parameters())
     assert (result["status"], result["equation"], result["processes"]) == ("finished", "x + N(F(N(x)))", 1)
+
+
+def test_bits_per_byte_count_the_bytes_of_the_scored_tokens(tmp_path):
+    """The held-out text begins with long tokens, which alone are scored, and ends with short ones."""
+    pytest.importorskip("tokenizers", reason="needs tokenizers")
+    words, digits = "one and two are three, " * 200, "7319046285" * 300
+    tokenizer = learn_tokenizer(words.encode(), 270)
+    (tmp_path / "tokenizer.json").write_text(tokenizer.to_json())
+    held_out = words + digits
+    (tmp_path / "text.txt").write_text(9 * held_out + held_out)
+    config = train_config(steps=2, evaluate_sequences=4)
+    name = str(tmp_path / "tokenizer.json")
+    result = train_language(SMALL, config, tmp_path / "run", text=[tmp_path / "text.txt"], tokenizer=name)
+    tokens = tokenizer.encode(held_out.encode())[1 : 4 * config.context + 1]
+    bits = result["held_out_loss"] / math.log(2) * len(tokens)
+    assert result["bits_per_byte"] == pytest.approx(bits / len(tokenizer.decode(tokens.tolist())), rel=1e-6)
 
 
 def test_a_diverged_run_has_a_result_but_no_weights(tmp_path, text):

@@ -13,6 +13,7 @@ from tests.lab.train.trained_runs import untrained_run
 from torch import nn
 
 from normplace.errors import UsageError
+from normplace.lab.train.data import spread_sequences
 from normplace.lab.train.evaluate import evaluate_run
 from normplace.lab.train.probes import PROBES, HeldOutText
 from normplace.lab.train.scoring import Scorer
@@ -81,7 +82,7 @@ class Uniform(nn.Module):
         return torch.zeros(*ids.shape, self.vocab_size)
 
 
-def test_bits_per_byte_of_other_text_count_all_its_bytes(tmp_path):
+def test_bits_per_byte_count_the_bytes_of_the_scored_tokens(tmp_path):
     """The first nine tenths of the text have longer tokens than the rest."""
     pytest.importorskip("tokenizers", reason="needs tokenizers")
     words, digits = b"apple grape lemon mango peach melon\n" * 250, b"7319046285" * 100
@@ -91,9 +92,16 @@ def test_bits_per_byte_of_other_text_count_all_its_bytes(tmp_path):
     run = dataclasses.replace(
         untrained_run(16), model=Uniform(280), tokenizer=tokenizer, tokenizer_name=str(tmp_path / "tokenizer.json")
     )
-    (score,) = evaluate_run(run, "held-out", text=str(tmp_path / "text.txt"), device="cpu")
-    tokens = len(tokenizer.encode(words)) + len(tokenizer.encode(digits))
-    assert score.value == pytest.approx(math.log2(280) * tokens / len(words + digits), rel=1e-6)
+    tokens = np.concatenate((tokenizer.encode(words), tokenizer.encode(digits)))
+    for samples in (3, 200):
+        (score,) = evaluate_run(run, "held-out", text=str(tmp_path / "text.txt"), samples=samples, device="cpu")
+        windows = spread_sequences(tokens, 16, samples)[:, 1:]
+        size = sum(len(tokenizer.decode(window).encode()) for window in windows.tolist())
+        assert score.value == pytest.approx(math.log2(280) * windows.numel() / size, rel=1e-6)
+        first, _ = evaluate_run(run, "copy", text=str(tmp_path / "text.txt"), samples=samples, device="cpu")
+        windows = spread_sequences(tokens, 7, samples)[:, 1:]
+        size = sum(len(tokenizer.decode(window).encode()) for window in windows.tolist())
+        assert first.value == first.baseline == pytest.approx(math.log2(280) * windows.numel() / size, rel=1e-6)
 
 
 def test_a_copier_predicts_the_second_copy_only():

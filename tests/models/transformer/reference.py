@@ -144,6 +144,8 @@ class Side:
     memory: Any = None
     memory_mask: Any = None
     mask: Any = None
+    alpha: float | None = None
+    """DeepNorm's factor of the skip in an encoder or its decoder."""
 
 
 def branches(m, layer):
@@ -210,7 +212,7 @@ def keel(m, x):
 
 
 def deepnorm(m, x):
-    alpha = (2 * len(m.layers)) ** 0.25
+    alpha = getattr(m, "alpha", None) or (2 * len(m.layers)) ** 0.25  # of an encoder or decoder, or of a single stack
     for block, f, _ in sublayers(m):
         x = N(block.stream_norm, alpha * x + f(x))
     return x

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 
 import pytest
@@ -43,6 +44,8 @@ def by_equation(model, placement, ids, source, mask):
     sides = {}
     for name, network, length in (("encoder", model.encoder, source.shape[1]), ("decoder", model, ids.shape[1])):
         sides[name] = Side(network.layers, network.streams, network.final_norm, bias=bias(network.relative, length))
+    layers, others = len(model.encoder.layers), len(model.layers)
+    sides["encoder"].alpha, sides["decoder"].alpha = 0.81 * (layers**4 * others) ** (1 / 16), (3 * others) ** 0.25
     sides["encoder"].mask = mask
     memory = EQUATIONS[placement](sides["encoder"], embedded(model.encoder, model.embed.weight[source]))
     sides["decoder"].memory, sides["decoder"].memory_mask = memory, mask
@@ -61,6 +64,18 @@ def bias(relative, length):
             else:
                 rows[:, t, s] = relative.weight[around[abs(t - s)] + 4 * (s > t)]
     return rows
+
+
+def test_deepnorm_and_sub_have_the_factors_of_an_encoder_and_its_decoder():
+    """The tables of arXiv 2203.00555 and 2210.06423, for N = 2 encoder and M = 3 decoder layers."""
+    deep, sub = (TransformerConfig(11, 8, 3, encoder_depth=2, placement=name) for name in ("deepnorm", "sub"))
+    for config in (deep, TransformerConfig.from_dict(deep.to_dict())):
+        decoder, encoder = config.rule.at(1, 3), config.encoder().rule.at(1, 2)
+        assert (decoder.skip_scale, decoder.init_gain) == pytest.approx((9**0.25, 36**-0.25))
+        root = (2**4 * 3) ** (1 / 16)
+        assert (encoder.skip_scale, encoder.init_gain) == pytest.approx((0.81 * root, 0.87 / root))
+    assert sub.rule.at(1, 3).init_gain == pytest.approx(math.sqrt(math.log(9)))
+    assert sub.encoder().rule.at(1, 2).init_gain == pytest.approx(math.sqrt(math.log(9) * math.log(4) / 3))
 
 
 @pytest.mark.parametrize("placement", EQUATIONS)

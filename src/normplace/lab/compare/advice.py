@@ -53,6 +53,8 @@ def advise(comparison: Comparison) -> Advice:
 
 def seeds_text(difference: Difference) -> str:
     """How many seeds would separate a difference of the measured size, as text; empty if it is not known."""
+    if difference.no_spread and difference.seeds_needed is not None:
+        return f"at least {difference.seeds_needed} seeds or a finer measure"
     if difference.seeds_needed is not None:
         low, high = difference.seeds_range
         ends = f"{low or difference.seeds_needed} to {high or f'more than {difference.most_seeds}'}"
@@ -85,6 +87,9 @@ def _keep(rows: Sequence[Row], baseline: str) -> str:
     assert first.difference is not None
     needed = seeds_text(first.difference)
     remedy = f"; {needed} would separate a difference of this size" if needed else ""
+    if first.difference.no_spread and needed:
+        same = f"{seeds} with the same difference do not measure how much it varies"
+        return f"Keep {baseline}: {first.edit} ranks first, but {same}; {needed} would decide."
     return f"Keep {baseline}: {first.edit} ranks first, but {seeds} cannot separate the two{remedy}."
 
 

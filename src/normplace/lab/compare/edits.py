@@ -3,6 +3,8 @@
 =====================  ================================================================================
 ``as-is``              The model unchanged.
 ``peri``               A placement of :data:`normplace.placement.presets.ALL_PRESETS`, by ``normplace.move``.
+``deepnorm``, ``sub``  The same with the initial weights of their papers, which a fresh start draws for every seed;
+                       ``deepnorm:published`` and ``deepnorm:kept`` choose, which a start from weights needs.
 ``qk``, ``qk:layer``   A norm on queries and keys, RMSNorm by default.
 ``layerscale``         A learned factor per channel on every branch.
 ``norm:rms``           Another kind of norm in every slot, by ``normplace.swap``.
@@ -21,6 +23,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import nn
 
 from normplace._shared.references import load_module, load_reference
@@ -31,6 +34,7 @@ from normplace.edit.insert.api import NormChoice, insert
 from normplace.edit.model.modules import HeadNorm, JoinedHeadsNorm, LearnedScaling
 from normplace.edit.model.new_norms import reset_gain
 from normplace.edit.move.api import move
+from normplace.edit.move.initial_weights import CHOICES as INITS
 from normplace.edit.record.changes import changes
 from normplace.edit.swap.api import KINDS, swap
 from normplace.edit.swap.modules import ChannelAffine, ChannelsFirst
@@ -49,6 +53,8 @@ FRESH_LAYERSCALE = 1e-4
 FRESH_REZERO = 0.0
 """Initial scale of a whole branch in new models (Bachlechner et al. 2020, arXiv 2003.04887)."""
 QK_NORM = "rms"
+DRAWN = ("deepnorm", "sub")
+"""Placements that are published with initial weights."""
 
 Apply = Callable[[nn.Module, Arguments], nn.Module]
 
@@ -157,6 +163,8 @@ def _step(name: str, start: str) -> Apply:
         return _move(start, qk=option or QK_NORM)
     if name == "layerscale":
         return _move(start, scale="layerscale")
+    if key in DRAWN and option in ("", *INITS):
+        return _move(start, to=key, init=option or _default_init(key, start))
     if name in ALL_PRESETS or name in ALIASES:
         return _move(start, to=name)
     if key == "norm" and option in KINDS:
@@ -172,14 +180,31 @@ def _step(name: str, start: str) -> Apply:
 
 def is_reference(name: str) -> bool:
     """Whether a word is ``file.py:name`` or ``module:name``, and not the name of an edit."""
-    key = name.partition(":")[0]
-    return ":" in name and key not in ("qk", "norm", "constant") and "@" not in name
+    key, _, option = name.partition(":")
+    is_edit = key in ("qk", "norm", "constant") or (key in DRAWN and option in INITS)
+    return ":" in name and not is_edit and "@" not in name
+
+
+def _default_init(name: str, start: str) -> str:
+    """The published initial weights, for a comparison that begins with new weights.
+
+    Raises:
+        UsageError: If it begins with given weights, which drawing would discard.
+    """
+    if start == "fresh":
+        return "published"
+    raise UsageError(
+        f"{name} is defined with initial weights, but the comparison starts from given weights: write {name}:kept to "
+        f"keep them, or {name}:published to draw those of the branches again."
+    )
 
 
 def _move(start: str, **target: Any) -> Apply:
     def apply(model: nn.Module, inputs: Arguments) -> nn.Module:
         args, kwargs = inputs
-        moved = move(model, *args, **target, **kwargs)
+        # The trial seeded PyTorch, so every seed draws other initial weights.
+        drawn = {"seed": int(torch.randint(2**31, ()))} if target.get("init") == "published" else {}
+        moved = move(model, *args, **target, **drawn, **kwargs)
         if start == "fresh":
             _reset_added(moved)
         return moved

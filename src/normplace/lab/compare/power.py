@@ -17,6 +17,11 @@ RANGE = 0.8
 """Coverage of the interval of the true effect from which the range of the number of seeds follows."""
 HORIZON = 8
 """Numbers of seeds are extrapolated up to this multiple of those measured; noise dominates larger ones."""
+LIKELIEST = 0.25
+"""Largest probability of a difference other than zero between two independent scores with the same distribution.
+
+The scores that differ by it form paths, and a path has no three neighbours: the theorem of Motzkin and Straus (1965).
+"""
 _NODES = 256
 
 
@@ -34,6 +39,22 @@ def critical_value(seeds: int, comparisons: int, level: float = LEVEL) -> float:
         level: Probability that some interval does not contain its true difference.
     """
     return _quantile(seeds - 1, sidak_level(comparisons, level))
+
+
+def equal_seeds_needed(comparisons: int, level: float = LEVEL) -> int:
+    """Fewest seeds that separate two edits if all show the same difference, so that their spread is not measured.
+
+    Two equal edits with the scores 0 and 1 show it with a probability of at most 2 · 4⁻ⁿ.
+
+    Args:
+        comparisons: Number of differences that are covered simultaneously.
+        level: Probability that some difference is wrongly separated.
+
+    Examples:
+        >>> equal_seeds_needed(1), equal_seeds_needed(2), equal_seeds_needed(15)
+        (3, 4, 5)
+    """
+    return math.ceil(math.log(sidak_level(comparisons, level) / 2, LIKELIEST))
 
 
 def power(effect: float, seeds: int, comparisons: int = 1) -> float:
@@ -83,7 +104,8 @@ def seeds_needed(estimate: float, deviation: float, most: int, comparisons: int 
     if most < 2 or not estimate:
         return None
     if not deviation:
-        return 2
+        fewest = equal_seeds_needed(comparisons)
+        return fewest if fewest <= most else None
     effect = abs(estimate) / deviation
     low, high = 1, most  # the detectable effect falls with the seeds: bisect
     if detectable_effect(high, comparisons) > effect:

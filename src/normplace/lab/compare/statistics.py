@@ -8,6 +8,10 @@ The intervals are Student's with a Šidák correction. They are calibrated from 
 varies much more between seeds than the others. Sign flips cannot reach 95% below six seeds, and bootstrap intervals are
 too narrow. A variance pooled over edits is too small for an edit that varies more than the others.
 ``scripts/calibrate_compare.py`` measures all of these.
+
+A coarse metric, such as an accuracy on few samples, often gives the same difference with every seed. Student's interval
+then has no width, although the seeds did not measure their spread. Such seeds have no interval and no verdict if equal
+edits give them too often, see :func:`normplace.lab.compare.power.equal_seeds_needed`.
 """
 
 from __future__ import annotations
@@ -19,7 +23,15 @@ from enum import StrEnum
 from statistics import fmean, stdev
 from typing import Literal
 
-from normplace.lab.compare.power import HORIZON, LEVEL, critical_value, seeds_needed, seeds_range, sidak_level
+from normplace.lab.compare.power import (
+    HORIZON,
+    LEVEL,
+    critical_value,
+    equal_seeds_needed,
+    seeds_needed,
+    seeds_range,
+    sidak_level,
+)
 
 Better = Literal["smaller", "larger"]
 Scores = Mapping[int, float | None]
@@ -27,6 +39,8 @@ Scores = Mapping[int, float | None]
 
 _DISCORDANT = 0.25
 """Largest probability that a seed diverges with one of two equal edits only, if seeds do not correlate negatively."""
+_ROUNDING = 2.0**-23
+"""Differences that vary by less than this fraction of the scores are equal: float32 scores are rounded as coarsely."""
 _FEWEST_ALL_DIVERGED = 3
 
 
@@ -47,7 +61,8 @@ class Difference:
         edit: The edit.
         other: The edit that is subtracted.
         estimate: Mean difference over the seeds with which neither diverged; NaN without such seeds.
-        low: Lower end of the simultaneous 95% interval; unbounded with fewer than two seeds.
+        low: Lower end of the simultaneous 95% interval; unbounded with fewer than two seeds, and with seeds that all
+            show the same difference and are too few (``no_spread``).
         high: Upper end.
         deviation: Standard deviation of the difference over seeds; NaN with fewer than two.
         seeds: Number of seeds with which neither diverged.
@@ -58,6 +73,7 @@ class Difference:
         seeds_needed: Seeds that separate a difference of this size with a probability of 80%; None if that takes more
             than ``most_seeds``.
         most_seeds: Eight times the seeds measured, beyond which noise dominates the estimate; 0 with fewer than two.
+        no_spread: Whether all seeds show the same difference and are too few to measure how much it varies.
     """
 
     edit: str
@@ -73,6 +89,7 @@ class Difference:
     verdict: Verdict
     seeds_needed: int | None
     most_seeds: int
+    no_spread: bool = False
 
     @property
     def seeds_range(self) -> tuple[int | None, int | None]:
@@ -126,6 +143,10 @@ def difference(edit: str, other: str, scores: Mapping[str, Scores], better: Bett
     balance = other_diverged - diverged
     level = LEVEL / 2 if (diverged or other_diverged) and len(differences) > 1 else LEVEL
     estimate, deviation, half = _interval(differences, comparisons, level)
+    largest = max((abs(score) for pair in pairs for score in pair if score is not None), default=0.0)
+    deviation = 0.0 if deviation <= _ROUNDING * largest else deviation
+    no_spread = deviation == 0 and len(differences) < equal_seeds_needed(comparisons, level)
+    half = math.inf if no_spread else half
     by_scores = int(math.copysign(1, estimate)) * (-1 if better == "smaller" else 1) if abs(estimate) > half else 0
     decides = _divergence_decides(balance, len(pairs), sidak_level(comparisons, level))
     by_divergence = int(math.copysign(1, balance)) if decides else 0
@@ -144,6 +165,7 @@ def difference(edit: str, other: str, scores: Mapping[str, Scores], better: Bett
         verdict=_verdict(by_scores, by_divergence, balance),
         seeds_needed=seeds_needed(estimate, deviation, most_seeds, comparisons),
         most_seeds=most_seeds,
+        no_spread=no_spread,
     )
 
 

@@ -74,7 +74,8 @@ def difference_text(difference: Difference | None) -> str:
     """The estimate of a difference with its interval; empty without seeds."""
     if difference is None or not math.isfinite(difference.estimate):
         return ""
-    ends = f" [{_signed(difference.low)}, {_signed(difference.high)}]" if difference.seeds > 1 else " (no interval)"
+    has_interval = math.isfinite(difference.low)
+    ends = f" [{_signed(difference.low)}, {_signed(difference.high)}]" if has_interval else " (no interval)"
     return _signed(difference.estimate) + ends
 
 

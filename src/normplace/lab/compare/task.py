@@ -54,6 +54,8 @@ class Start:
         clip: Largest gradient norm; None to leave gradients unclipped.
         can_rise: Whether the loss of a training that works may end above its first value, as that of a policy may; a
             training whose loss does otherwise counts as diverged.
+        scaler: Multiplies the loss so that float16 does not round its gradients to zero, and skips steps whose
+            gradients overflow; None without float16. Its state belongs to one training.
         compiling: Compiles the edited model in place before its first step; signals are measured without it.
     """
 
@@ -65,6 +67,7 @@ class Start:
     optimizer: Callable[[nn.Module, float], torch.optim.Optimizer] = adamw
     clip: float | None = 1.0
     can_rise: bool = False
+    scaler: torch.amp.GradScaler | None = None
     compiling: Callable[[nn.Module], None] | None = None
 
 

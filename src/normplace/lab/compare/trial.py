@@ -183,12 +183,18 @@ def take_steps(training: Training, optimizer: torch.optim.Optimizer, steps: int,
 
 def take_step(start: Start, optimizer: torch.optim.Optimizer, batch: Any) -> Tensor:
     """Take one optimizer step, and return the loss before it."""
-    loss = start.loss(start.model, batch)
+    loss, scaler = start.loss(start.model, batch), start.scaler
     optimizer.zero_grad(set_to_none=True)
-    loss.backward()
+    (loss if scaler is None else scaler.scale(loss)).backward()
+    if scaler is not None:
+        scaler.unscale_(optimizer)
     if start.clip is not None:
         clip_grad_norm_(start.model.parameters(), start.clip)
-    optimizer.step()
+    if scaler is None:
+        optimizer.step()
+    else:
+        scaler.step(optimizer)
+        scaler.update()
     return loss.detach().reshape(()).float()
 
 
@@ -216,9 +222,14 @@ def _is_worse_than_untrained(history: History, better: str) -> bool:
 
 def _signals(training: Training) -> dict[str, float]:
     """Signals of the trained model; none if they cannot be measured, which the checks before the trials reported."""
-    start = training.start
+    start, scaler = training.start, training.start.scaler
+
+    def scaled_loss(model: nn.Module, batch: Any) -> Tensor:
+        loss = start.loss(model, batch)
+        return loss if scaler is None else scaler.scale(loss)  # the signals compare gradients with each other
+
     try:
-        return stream_signals(start.model, training.inputs, start.loss, training.batch)
+        return stream_signals(start.model, training.inputs, scaled_loss, training.batch)
     except UsageError:
         return {}
 

@@ -11,6 +11,7 @@ The tokens of a long text are cached and memory-mapped; see :mod:`normplace.lab.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gzip
 import hashlib
 import importlib.util
@@ -23,11 +24,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from torch import Tensor
 
 from normplace._shared.fields import quoted
 from normplace._shared.resources import available_memory, in_words
 from normplace.errors import UsageError
 from normplace.lab.tasks.sequences.text import STANDARD_LIBRARY, load_text
+from normplace.lab.train.byte_counts import ByteCounts
 from normplace.lab.train.packages import PACKAGES, Package, PackageFile, package_files, package_roots, read_packages
 from normplace.lab.train.token_cache import TextFile, cache_entry, read_entry, write_entry, writing_lock
 from normplace.lab.train.tokenizer import BYTES, load_tokenizer, tokenizer_identity
@@ -42,6 +45,8 @@ COPIES = 4
 
 TOKENS = ("train", "held_out")
 """Fields of a corpus that are arrays."""
+NOT_CACHED = (*TOKENS, "byte_lengths")
+"""Fields that the manifest of a cached text does not have."""
 
 Sources = str | Path | Sequence[str | Path]
 
@@ -55,10 +60,11 @@ class Corpus:
         train: Training tokens.
         held_out: Held-out tokens.
         vocab_size: Number of distinct tokens of the tokenizer.
-        bytes_per_token: Mean over the held-out part; converts nats per token to bits per byte.
+        bytes_per_token: Mean over the held-out part.
         sha256: Hash of all tokens; if they are the bytes of one file, the hash of that file.
         packages: Origin of the text, if it comes from installed packages.
         train_bytes_per_token: Mean over the training part.
+        byte_lengths: Bytes of each token of the vocabulary; None if every token has the mean of its part.
     """
 
     name: str
@@ -69,6 +75,7 @@ class Corpus:
     sha256: str
     packages: tuple[Package, ...] = ()
     train_bytes_per_token: float = 1.0
+    byte_lengths: np.ndarray | None = None
 
     @property
     def mean_bytes_per_token(self) -> float:
@@ -76,9 +83,22 @@ class Corpus:
         sizes = len(self.train) * self.train_bytes_per_token, len(self.held_out) * self.bytes_per_token
         return sum(sizes) / (len(self.train) + len(self.held_out))
 
-    def bits_per_byte(self, nats_per_token: float) -> float:
-        """Convert a held-out loss to bits per byte, which are comparable between tokenizers."""
-        return nats_per_token / math.log(2) / self.bytes_per_token
+    def bits_per_byte(self, nats_per_token: float, scored: Tensor | None = None) -> float:
+        """Convert a held-out loss to bits per byte, which are comparable between tokenizers.
+
+        Args:
+            nats_per_token: Mean loss.
+            scored: The held-out tokens that were predicted; None for all of them.
+        """
+        counts = None if scored is None else self._held_out_bytes
+        mean = self.bytes_per_token if counts is None or scored is None else counts.mean(scored)
+        return nats_per_token / math.log(2) / mean
+
+    @functools.cached_property
+    def _held_out_bytes(self) -> ByteCounts | None:
+        if self.byte_lengths is None:
+            return None
+        return ByteCounts.of(self.byte_lengths, self.held_out, len(self.held_out) * self.bytes_per_token)
 
 
 def load_corpus(sources: Sources = STANDARD_LIBRARY, tokenizer: str = BYTES) -> Corpus:
@@ -92,7 +112,12 @@ def load_corpus(sources: Sources = STANDARD_LIBRARY, tokenizer: str = BYTES) -> 
         UsageError: If a source or the tokenizer does not exist, cannot be read or does not fit into memory, or the
             sources have no text.
     """
-    sources = _source_names(sources)
+    corpus = _load_tokens(_source_names(sources), tokenizer)
+    return dataclasses.replace(corpus, byte_lengths=load_tokenizer(tokenizer).byte_lengths())
+
+
+def _load_tokens(sources: list[str], tokenizer: str) -> Corpus:
+    """The tokens of a text, from the cache if they are there."""
     installed = package_files(package_roots()) if PACKAGES in sources else []
     files = [entry.file for entry in installed] + [file for source in sources for file in source_files(source)]
     size = sum(file.size for file in files)
@@ -109,7 +134,7 @@ def load_corpus(sources: Sources = STANDARD_LIBRARY, tokenizer: str = BYTES) -> 
             entry = read_entry(folder)  # another process may have written it in the meantime
             if entry is None:
                 corpus = _tokenize(text or _read_text(sources, installed), tokenizer)
-                manifest = {name: value for name, value in dataclasses.asdict(corpus).items() if name not in TOKENS}
+                manifest = {name: value for name, value in dataclasses.asdict(corpus).items() if name not in NOT_CACHED}
                 write_entry(folder, {name: getattr(corpus, name) for name in TOKENS}, manifest)
                 entry = read_entry(folder)
     assert entry is not None

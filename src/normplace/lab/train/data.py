@@ -65,6 +65,16 @@ def held_out_sequences(tokens: np.ndarray, context: int, count: int) -> Tensor:
     return _gather(tokens, context * np.arange(count), context)
 
 
+def evaluated_sequences(sequences: Tensor, size: int) -> Tensor:
+    """Return the sequences that are evaluated: the largest number that processes share evenly.
+
+    Args:
+        sequences: From :func:`held_out_sequences`.
+        size: Number of processes.
+    """
+    return sequences[: len(sequences) // size * size]
+
+
 def spread_sequences(tokens: np.ndarray, context: int, count: int) -> Tensor:
     """Return ``count`` windows at equal distances over the whole text, or all of them if there are fewer.
 

@@ -58,7 +58,8 @@ def evaluate_run(
 
 def _whole_text(run: Run, text: Sources) -> HeldOutText:
     corpus = load_corpus(text, run.tokenizer_name)
-    return HeldOutText(np.concatenate((corpus.train, corpus.held_out)), corpus.mean_bytes_per_token)
+    tokens = np.concatenate((corpus.train, corpus.held_out))
+    return HeldOutText(tokens, corpus.mean_bytes_per_token, corpus.byte_lengths)
 
 
 def _held_out_text(run: Run) -> HeldOutText:
@@ -77,4 +78,4 @@ def _held_out_text(run: Run) -> HeldOutText:
             f"the text of the run has changed (SHA-256 {described['sha256'][:12]}…, now {corpus.sha256[:12]}…): name a "
             "text that it was not trained on with --text."
         )
-    return HeldOutText(corpus.held_out, corpus.bytes_per_token)
+    return HeldOutText(corpus.held_out, corpus.bytes_per_token, corpus.byte_lengths)

@@ -16,6 +16,7 @@ from normplace.lab.tasks.sequences.text import STANDARD_LIBRARY
 from normplace.lab.train.checks import check_folder, check_memory
 from normplace.lab.train.config import NetworkConfig, TrainConfig
 from normplace.lab.train.corpus import Corpus, Sources, absolute_sources, load_corpus
+from normplace.lab.train.data import evaluated_sequences, held_out_sequences
 from normplace.lab.train.distributed import full_state_dict, join_process_group
 from normplace.lab.train.log import check_trackers
 from normplace.lab.train.loop import fit
@@ -78,9 +79,11 @@ def train_language(
             model, corpus, config, out, group, trackers=trackers, signals=signals, observer=observer, on_step=on_step
         )
         loss = training.held_out_loss
+        held_out = held_out_sequences(corpus.held_out, config.context, config.evaluate_sequences)
+        scored = evaluated_sequences(held_out, group.size)[:, 1:]
         result = {
             **dataclasses.asdict(training),
-            "bits_per_byte": None if loss is None else corpus.bits_per_byte(loss),
+            "bits_per_byte": None if loss is None else corpus.bits_per_byte(loss, scored),
             "parameters": parameters,
             "processes": group.size,
             "equation": model_config.rule.equation(),

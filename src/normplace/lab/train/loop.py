@@ -25,7 +25,7 @@ from normplace.lab.train.compiling import CompileTimer
 from normplace.lab.train.config import MAY_DIFFER, TrainConfig
 from normplace.lab.train.corpus import Corpus
 from normplace.lab.train.cuda_graph import set_learning_rate
-from normplace.lab.train.data import TokenWindows, held_out_sequences, shard
+from normplace.lab.train.data import TokenWindows, evaluated_sequences, held_out_sequences, shard
 from normplace.lab.train.distributed import ProcessGroup, distribute, full_tensor, gradient_sync, unwrap
 from normplace.lab.train.divergence import DivergenceDetector
 from normplace.lab.train.extend import WARM_UP_STEPS, find_checkpoint
@@ -298,9 +298,10 @@ class _Loop:
     def _evaluate(self) -> float:
         """Return the mean loss on held-out text; each process evaluates its share of the sequences."""
         group, batch_size = self.group, self.config.batch // self.config.accumulate // self.group.size
-        first, count = shard(0, len(self.held_out) // group.size * group.size, group.rank, group.size)
+        sequences = evaluated_sequences(self.held_out, group.size)
+        first, count = shard(0, len(sequences), group.rank, group.size)
         self.model.eval()
-        losses = [self._loss(part, "sum") for part in self.held_out[first : first + count].split(batch_size)]
+        losses = [self._loss(part, "sum") for part in sequences[first : first + count].split(batch_size)]
         total = torch.stack(losses).sum()
         self.model.train()
         return float(group.all_reduce(total)) / (count * group.size * self.config.context)

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from normplace.errors import UsageError
+from normplace.lab.train.byte_counts import ByteCounts
 from normplace.lab.train.data import spread_sequences
 from normplace.lab.train.scoring import Scorer
 
@@ -60,16 +61,25 @@ class HeldOutText:
     Args:
         tokens: Its tokens.
         bytes_per_token: Mean over the text.
+        byte_lengths: Bytes of each token of the vocabulary; None if every token has the mean.
     """
 
     tokens: np.ndarray
     bytes_per_token: float
+    byte_lengths: np.ndarray | None = None
+
+    def mean_bytes(self, tokens: Tensor) -> float:
+        """Mean number of bytes of some tokens of the text."""
+        if self.byte_lengths is None:
+            return self.bytes_per_token
+        return ByteCounts.of(self.byte_lengths, self.tokens, len(self.tokens) * self.bytes_per_token).mean(tokens)
 
 
 def probe_held_out(scorer: Scorer, text: HeldOutText, samples: int, seed: int) -> list[TaskScore]:
     """Bits per byte of the text."""
-    losses, _ = scorer.token_losses(spread_sequences(text.tokens, scorer.context, samples))
-    return [_score("held-out", "bits per byte", _bits(losses, text))]
+    windows = spread_sequences(text.tokens, scorer.context, samples)
+    losses, _ = scorer.token_losses(windows)
+    return [_score("held-out", "bits per byte", _bits(losses, text.mean_bytes(windows[:, 1:])))]
 
 
 def probe_copy(scorer: Scorer, text: HeldOutText, samples: int, seed: int) -> list[TaskScore]:
@@ -81,7 +91,8 @@ def probe_copy(scorer: Scorer, text: HeldOutText, samples: int, seed: int) -> li
     losses, hits = scorer.token_losses(torch.cat((windows, windows), 1))
     # Column i is of token i + 1. The first token of a copy is left out, since nothing announces it.
     first, second = slice(0, length - 1), slice(length, 2 * length - 1)
-    bits = [_bits(losses[:, part], text) for part in (first, second)]
+    mean_bytes = text.mean_bytes(windows[:, 1:])
+    bits = [_bits(losses[:, part], mean_bytes) for part in (first, second)]
     accuracy = [hits[:, part].double().mean(1).tolist() for part in (first, second)]
     return [
         _score("copy", "bits per byte", bits[1], statistics.fmean(bits[0])),
@@ -120,9 +131,9 @@ def probe_cloze(scorer: Scorer, text: HeldOutText, samples: int, seed: int) -> l
     return [_score("cloze", "accuracy", hits, 1 / CHOICES)]
 
 
-def _bits(losses: Tensor, text: HeldOutText) -> list[float]:
-    """Bits per byte of each sequence."""
-    return (losses.double().mean(1) / math.log(2) / text.bytes_per_token).tolist()
+def _bits(losses: Tensor, mean_bytes: float) -> list[float]:
+    """Bits of each sequence per byte of an average one; their mean is the bits per byte of all sequences."""
+    return (losses.double().mean(1) / math.log(2) / mean_bytes).tolist()
 
 
 def _score(task: str, metric: str, values: Sequence[float], baseline: float | None = None) -> TaskScore:

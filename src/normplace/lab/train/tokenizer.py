@@ -19,6 +19,7 @@ import numpy as np
 
 from normplace._shared.output import write_atomic
 from normplace.errors import UsageError
+from normplace.lab.train.byte_counts import byte_lengths
 
 BYTES = "bytes"
 FILE = "tokenizer.json"
@@ -42,6 +43,10 @@ class Tokenizer(Protocol):
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens; a cut character becomes U+FFFD."""
+        ...
+
+    def byte_lengths(self) -> np.ndarray:
+        """Bytes of text that each token of the vocabulary stands for."""
         ...
 
     def to_json(self) -> str:
@@ -68,6 +73,10 @@ class ByteTokenizer:
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of bytes; a cut character becomes U+FFFD."""
         return bytes(tokens).decode("utf-8", "replace")
+
+    def byte_lengths(self) -> np.ndarray:
+        """One byte for each token."""
+        return np.ones(self.vocab_size, dtype=np.int64)
 
     def to_json(self) -> str:
         """The content of a ``tokenizer.json`` with the same tokens."""
@@ -134,6 +143,13 @@ class HuggingFaceTokenizer:
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens, special ones included."""
         return self.tokenizer.decode(list(tokens), skip_special_tokens=False)
+
+    def byte_lengths(self) -> np.ndarray:
+        """Bytes of text that each token stands for."""
+        added = {index: token.content for index, token in self.tokenizer.get_added_tokens_decoder().items()}
+        content = json.loads(self.tokenizer.to_str())
+        steps = json.dumps([content["pre_tokenizer"], content["decoder"]])
+        return byte_lengths(self.tokenizer.get_vocab(), added, in_bytes='"ByteLevel"' in steps)
 
     def to_json(self) -> str:
         """The content of its ``tokenizer.json``."""

@@ -316,7 +316,8 @@ class TransformerConfig:
                 f"{self.norm!r} needs more than the features of one token: choose one of {', '.join(ROW_NORMS)}."
             )
         if isinstance(self.placement, str):
-            object.__setattr__(self, "placement", Placement.named(self.placement))
+            pair = {"part": "decoder"} if self.encoder_depth and self.placement in ("deepnorm", "sub") else {}
+            object.__setattr__(self, "placement", Placement.named(self.placement, **pair))
         expect_whole(0, encoder_depth=self.encoder_depth)
         if self.encoder_depth and not self.causal:
             raise UsageError("a network with an encoder is a decoder: set causal=True, or encoder_depth=0.")
@@ -368,7 +369,12 @@ class TransformerConfig:
         """
         if not self.encoder_depth:
             raise UsageError("the network has no encoder: set encoder_depth.")
-        return dataclasses.replace(self, depth=self.encoder_depth, encoder_depth=0, causal=False)
+        placement, depths = self.rule, {"encoder": self.encoder_depth, "decoder": self.depth}
+        if placement == Placement.named("deepnorm", part="decoder"):
+            placement = Placement.named("deepnorm", part="encoder", decoder=self.depth)
+        elif placement == Placement.named("sub", part="decoder"):
+            placement = Placement.named("sub", part="encoder", **depths)
+        return dataclasses.replace(self, depth=self.encoder_depth, encoder_depth=0, causal=False, placement=placement)
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready dictionary; :meth:`from_dict` reads it."""

@@ -17,6 +17,7 @@ from normplace.lab.compare.measures import stream_signals
 from normplace.lab.compare.task import first_call
 from normplace.lab.compare.tasks import LightningTask, TrainerTask
 from normplace.lab.compare.tasks.fresh_model import fresh_model
+from normplace.lab.compare.trial import take_step
 
 VOCABULARY = 20
 
@@ -285,7 +286,7 @@ def test_a_lightning_module_that_cannot_be_compared_is_one_sentence(module, data
 transformers = pytest.importorskip("transformers")
 
 
-def trainer(folder, **options):
+def trainer(folder, kind=transformers.Trainer, **options):
     """A Trainer of a small GPT-2."""
     ids = torch.randint(VOCABULARY, (16, 9), generator=torch.Generator().manual_seed(0))
     data = [{"input_ids": row, "labels": row} for row in ids]
@@ -301,7 +302,7 @@ def trainer(folder, **options):
         "eval_dataset": data[:5],
         **options,
     }
-    return transformers.Trainer(args=args, **options)
+    return kind(args=args, **options)
 
 
 def test_a_trainer_is_trained_with_its_loss_and_optimizer(tmp_path):
@@ -345,6 +346,51 @@ def test_a_trainer_that_accumulates_gradients_is_noted(tmp_path):
     assert not any("accumulation" in note for note in TrainerTask(given).notes)
     given.args.gradient_accumulation_steps = 4
     assert "one batch of 4 samples: gradient_accumulation_steps=4 is not used." in TrainerTask(given).notes[-1]
+
+
+class FaintTrainer(transformers.Trainer):
+    """Its loss has gradients that float16 rounds to zero."""
+
+    def compute_loss(self, *args, **kwargs):
+        return 1e-6 * super().compute_loss(*args, **kwargs)
+
+
+@pytest.mark.parametrize("clip", [None, 1e-9])
+def test_a_trainer_in_float16_scales_its_loss(tmp_path, clip):
+    gradients = []
+    for fp16 in (False, True):
+        given = trainer(tmp_path, FaintTrainer)
+        given.model.eval()  # no dropout
+        given.args.fp16, given.args.max_grad_norm = fp16, clip
+        start = TrainerTask(given, "weights").start(0)
+        start.model.load_state_dict(_spread_weights(start.model))
+        optimizer = start.optimizer(start.model, 1e-3)
+        before = copy.deepcopy(start.model.state_dict())
+        take_step(start, optimizer, first_batch(start))
+        assert not torch.equal(start.model.transformer.wte.weight, before["transformer.wte.weight"])
+        gradients.append(torch.cat([weight.grad.flatten() for weight in start.model.parameters()]))
+    exact, rounded = gradients
+    # float16 has 11 significant bits; errors of the few layers add up.
+    assert torch.linalg.vector_norm(rounded - exact) < 2**-8 * torch.linalg.vector_norm(exact)
+    assert clip is None or torch.linalg.vector_norm(rounded) < 1.001 * clip
+
+
+def test_a_step_without_a_finite_gradient_is_skipped_in_float16(tmp_path):
+    given = trainer(tmp_path)
+    given.args.fp16 = True
+    start = TrainerTask(given).start(0)
+    loss, batch = start.loss, first_batch(start)
+    start.loss = lambda model, batch: torch.inf * loss(model, batch)
+    before = copy.deepcopy(start.model.state_dict())
+    optimizer = start.optimizer(start.model, 1e-3)
+    take_step(start, optimizer, batch)
+    assert all(torch.equal(value, before[name]) for name, value in start.model.state_dict().items())
+    assert start.scaler.get_scale() == 2.0**15  # halved
+
+
+def _spread_weights(model):
+    generator = torch.Generator().manual_seed(0)
+    return {name: 0.3 * torch.randn(value.shape, generator=generator) for name, value in model.state_dict().items()}
 
 
 def test_the_models_of_a_trainer(tmp_path):

@@ -52,6 +52,17 @@ def test_a_perfect_ranking_scores_one_and_a_masked_item_is_never_a_hit():
     assert rank_all(-torch.ones(1, 1), liked, data, k=1) == ranking.RankingScore(0.0, 0.0, 1)
 
 
+@pytest.mark.parametrize("part", ["users", "items"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_embeddings_that_are_not_finite_have_no_score(part, value):
+    data = some_interactions()
+    embeddings = {"users": torch.ones(data.num_users, 2), "items": torch.ones(data.num_items, 2)}
+    embeddings[part][:] = value
+    score = rank_all(**embeddings, interactions=data, k=3)
+    assert math.isnan(score.recall)
+    assert math.isnan(score.ndcg)
+
+
 def test_invalid_arguments_raise_a_usage_error():
     data = some_interactions()
     users, items = torch.ones(data.num_users, 2), torch.ones(data.num_items, 2)

@@ -130,7 +130,7 @@ class TextTask(Task):
         total = sum(
             float(self.loss(model, part.to(self.device))) * len(part) for part in sequences.split(self.config.batch)
         )
-        return self.corpus.bits_per_byte(total / len(sequences))
+        return self.corpus.bits_per_byte(total / len(sequences), sequences[:, 1:])
 
     def describe(self) -> dict[str, Any]:
         """The text, the network and the batches."""

@@ -28,9 +28,10 @@ def is_trainer(value: object) -> bool:
 class TrainerTask(Task):
     """Train the model of a ``Trainer``, with its data, collator, loss and optimizer.
 
-    The schedule is that of the comparison. The measure is the Trainer's loss on its evaluation data: half of it chooses
-    the learning rate, the other half is reported. If ``eval_dataset`` is a dictionary with the keys ``choose`` and
-    ``report``, these are the splits. The Trainer's model and optimizer do not change.
+    The schedule is that of the comparison. With ``fp16=True`` the loss is scaled as in the Trainer. The measure is
+    the Trainer's loss on its evaluation data: half of it chooses the learning rate, the other half is reported. If
+    ``eval_dataset`` is a dictionary with the keys ``choose`` and ``report``, these are the splits. The Trainer's model
+    and optimizer do not change.
 
     Args:
         trainer: The Trainer.
@@ -67,6 +68,7 @@ class TrainerTask(Task):
             self.validate,
             optimizer=self._optimizer,
             clip=clip,
+            scaler=self._scaler(),
         )
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
@@ -102,6 +104,13 @@ class TrainerTask(Task):
                 fresh = fresh_model(trainer.model)
                 model, note = fresh.model, fresh.note
         return model.to(trainer.args.device), note
+
+    def _scaler(self) -> torch.amp.GradScaler | None:
+        """A new scaler of the loss as the Trainer has one in float16."""
+        args, handler = self.trainer.args, getattr(self.trainer.accelerator, "scaler_handler", None)
+        if not args.fp16:
+            return None
+        return torch.amp.GradScaler(args.device.type, **(handler.to_kwargs() if handler is not None else {}))
 
     def _epoch(self, seed: int, epoch: int) -> Iterable[Any]:
         """The batches of an epoch, in the order of the seed."""

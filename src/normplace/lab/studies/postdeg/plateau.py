@@ -8,6 +8,7 @@ and its rate is the one with the best of them. The test pairs choose nothing. Ru
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -169,7 +170,8 @@ def run(trial: PlateauTrial) -> Outcome:
         cuda_graph=trial.cuda_graph,
         watch=evaluate,
     )
-    model.load_state_dict(best["state"])
+    if best["state"]:  # empty if no evaluation had a finite recall
+        model.load_state_dict(best["state"])
     model.eval()
     with torch.no_grad():
         users, items = represent().split([inner.num_users, inner.num_items])
@@ -180,7 +182,7 @@ def run(trial: PlateauTrial) -> Outcome:
         metrics={
             "recall": score.recall,
             "ndcg": score.ndcg,
-            "held_out": best["recall"],
+            "held_out": best["recall"] if best["state"] else math.nan,
             "best_epoch": float(best["epoch"]),
             "ended": float(last - best["epoch"] >= trial.patience * trial.every),
             "length_slope": length_slope(items, relative("degree", inner)[inner.num_users :]),

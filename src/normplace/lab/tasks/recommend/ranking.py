@@ -10,6 +10,7 @@ averaged over the users with test items. Recall divides by |T| even if |T| > k, 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -27,8 +28,8 @@ class RankingScore:
     """Means over the scored users.
 
     Args:
-        recall: Recall@k.
-        ndcg: NDCG@k.
+        recall: Recall@k; NaN if an embedding is not finite.
+        ndcg: NDCG@k; NaN likewise.
         users: Number of scored users.
     """
 
@@ -70,6 +71,8 @@ def rank_all(users: Tensor, items: Tensor, interactions: Interactions, k: int = 
     best = discount.cumsum(0)
     recall = torch.zeros((), dtype=torch.float64, device=users.device)
     ndcg = torch.zeros_like(recall)
+    if not (users.isfinite().all() and items.isfinite().all()):
+        return RankingScore(math.nan, math.nan, len(scored))
     for chosen in scored.split(max(1, ELEMENTS // counts[1])):
         scores = users[chosen] @ items.T
         row, item = _training_items(chosen, train[1], train_start)
