@@ -14,7 +14,7 @@ import os
 import pickle
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Protocol
@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import torch
 
 from normplace.errors import UsageError, unknown
-from normplace.lab.trials.spawn import WorkerContext
+from normplace.lab.trials.spawn import WorkerContext, set_environment
 
 RETRIES = 2
 
@@ -76,7 +76,7 @@ class Engine(Protocol):
 class LocalEngine:
     """Processes on this machine. Each has its own pool, so that a process that dies does not affect other trials.
 
-    Idle processes are kept for the next run, because a new one imports PyTorch again.
+    Idle processes are kept for the next run, because a new one imports the study again.
 
     Args:
         jobs: Number of processes.
@@ -146,7 +146,7 @@ class LocalWorker:
 
     def __init__(self, gpu: str | None = None) -> None:
         self.gpu = gpu
-        self.pool = ProcessPoolExecutor(1, WorkerContext(), _start_worker, (gpu,))
+        self.pool = ProcessPoolExecutor(1, WorkerContext(), _start_worker, (gpu, dict(os.environ)))
 
 
 class InProcessEngine:
@@ -184,8 +184,9 @@ def visible_gpus() -> list[str]:
     return [str(index) for index in range(count)] if names is None else names.split(",")[:count]
 
 
-def _start_worker(gpu: str | None) -> None:
-    """Set the GPU of a worker, and make it exit when its parent process exits or is killed."""
+def _start_worker(gpu: str | None, environment: Mapping[str, str]) -> None:
+    """Set the environment and the GPU of a worker, and make it exit when its parent process exits or is killed."""
+    set_environment(environment)
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu  # read when CUDA starts, which is later
     parent = multiprocessing.parent_process()
