@@ -141,7 +141,8 @@ def probe_samples(
     Args:
         x1: Samples along the rows.
         x2: Samples along the columns, if they are others.
-        without: If the probe would have this many samples, and more than one, the last is left out.
+        without: If the probe would have this many samples, and more than one, it has its first sample twice. It is then
+            another batch than that of all samples, and has all of them.
     """
     order = _probe_order(x1.shape[0], None if x2 is None else x2.shape[0], without)
     x = x1 if x2 is None else torch.cat([_rows(x1, order.first), _rows(x2, order.second)])
@@ -175,7 +176,7 @@ def _probe_order(size: int, other: int | None, without: int | None) -> _ProbeOrd
     stride = 5 if len(picks) == PROBE_SAMPLES else 1
     shuffled = [picks[(i * stride + len(picks) // 2) % len(picks)] for i in range(len(picks))]
     if 1 < len(shuffled) == without:
-        del shuffled[-1]
+        shuffled.insert(0, shuffled[0])
     rows, columns = (
         {position: i for i, (pool, position) in enumerate(shuffled) if pool == wanted} for wanted in (0, len(sizes) - 1)
     )
