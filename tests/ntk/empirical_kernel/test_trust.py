@@ -177,6 +177,17 @@ def test_samples_that_change_others_without_a_gradient_are_refused(mixing, n):
                 empirical(model, x)
 
 
+@pytest.mark.parametrize("mixing", ["next", "previous"])
+@pytest.mark.parametrize("period", [1, 2, 4, 8])
+def test_repeated_samples_do_not_hide_their_neighbours(mixing, period):
+    x = samples(period).repeat(8 // period, 1)
+    model = network(plain)
+    empirical(model, x)
+    model.body = MIXING[mixing]
+    with pytest.raises(UsageError, match="other samples"):
+        empirical(model, x)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_samples_that_change_others_in_half_precision_are_refused(dtype):
     for n in (2, 9, 20):

@@ -173,7 +173,8 @@ def _probe_order(size: int, other: int | None, without: int | None) -> _ProbeOrd
     chosen = [tuple(position for pool, position in picks if pool == wanted) for wanted in range(len(sizes))]
     places = {pick: i for i, pick in enumerate(picks)}
     picks = picks * 2 if len(picks) == 1 else picks
-    stride = 5 if len(picks) == PROBE_SAMPLES else 1
+    # Neighbours differ from those in the data, even if the data repeats, and the first and the last are inside.
+    stride = 3 if len(picks) == PROBE_SAMPLES else 1
     shuffled = [picks[(i * stride + len(picks) // 2) % len(picks)] for i in range(len(picks))]
     if 1 < len(shuffled) == without:
         shuffled.insert(0, shuffled[0])
