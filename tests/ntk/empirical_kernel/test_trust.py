@@ -94,7 +94,8 @@ def test_no_entry_is_left_uninitialized(n, outputs):
 
 def sorted_heads(model: Network, x: Tensor) -> Tensor:
     order = x[:, 0].argsort(stable=True)
-    return torch.cat([head(x[order]) for head in model.heads], 1)[order.argsort()]
+    first, *others = model.heads  # the layers of the first head matter for one output only
+    return torch.cat([first(x[order])[order.argsort()], *[head(x) for head in others]], 1)
 
 
 @pytest.mark.parametrize("order", [[0, 2, 1, 3, 4], [0, 1, 4, 3, 2], [3, 1, 2, 0, 4], [0, 4, 2, 3, 1]])
@@ -236,5 +237,5 @@ def test_gradients_that_only_the_batch_size_changes_are_noticed(divided, outputs
 
 def test_an_iterator_of_parameters_is_read_once():
     model, x = network(sorted_heads), samples(5)
-    expected = empirical(model, x, parameters="heads.1")
-    assert torch.equal(empirical(model, x, parameters=model.heads[1].parameters()), expected)
+    expected = empirical(model, x, parameters="heads.0")
+    assert torch.equal(empirical(model, x, parameters=model.heads[0].parameters()), expected)
