@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Callable, Iterable
-from typing import NoReturn
+from collections.abc import Callable, Iterable, Iterator
+from typing import NoReturn, cast
 
 import torch
 from torch import Tensor, nn
@@ -151,6 +151,11 @@ def select_parameters(model: nn.Module, parameters: ParameterChoice, x: Tensor) 
             f"the samples have dtype {x.dtype}, but the model's parameters have {names}: convert one of them."
         )
     return chosen
+
+
+def repeatable(parameters: ParameterChoice) -> ParameterChoice:
+    """The choice in a form that can be read several times: an iterator as a list."""
+    return cast(ParameterChoice, list(parameters)) if isinstance(parameters, Iterator) else parameters
 
 
 def _select(model: nn.Module, every: dict[str, nn.Parameter], parameters: ParameterChoice) -> dict[str, nn.Parameter]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
 
 from normplace.ntk.empirical_kernel.deferred_checks import DeferredChecks
 from normplace.ntk.empirical_kernel.jacobian import Jacobian
@@ -23,7 +24,13 @@ from normplace.ntk.empirical_kernel.layer_gradients import (
 from normplace.ntk.empirical_kernel.parameter_uses import ParameterTracker, ParameterUse
 from normplace.ntk.empirical_kernel.plan import KernelPlan, reject
 from normplace.ntk.empirical_kernel.probe import forward
-from normplace.ntk.empirical_kernel.sample_rows import entries_agree, sample_weights, weighted_rows_agree
+from normplace.ntk.empirical_kernel.sample_rows import (
+    RowComparison,
+    entries_agree,
+    output_coefficients,
+    sample_weights,
+    weighted_rows_agree,
+)
 from normplace.ntk.model_state import differentiating
 
 # Cost of an elementwise multiply-add, relative to one in a matrix product.
@@ -178,25 +185,23 @@ class FeatureExtractor:
             step = self.jacobian_batch
             flats.append(join([self._arrange(self.jacobian(x[i : i + step])) for i in range(0, x.shape[0], step)]))
         flat = join(flats, dim=1) if flats else None
+        if flat is None and not pairs:  # the outputs depend on no chosen parameter
+            flat = x.new_zeros(x.shape[0] * self.rows, 0, dtype=self.plan.dtype)
         return Features(x.shape[0], self.rows, flat, tuple(pairs))
 
     def _batch_features(self, x: Tensor, probed: Mapping[int, int]) -> tuple[Tensor | None, list[FactorPair]]:
         plan, n = self.plan, x.shape[0]
         with torch.enable_grad():
-            y, uses, has_custom_backward = self._run(x)
+            y, uses, may_see_batch = self._run(x)
             plan.probe.compare(y, probed, self._checks)
             weights = sample_weights(y)
             edges = [use.edge for use in uses]
-            with differentiating():
-                weighted = torch.autograd.grad(
-                    y, edges, self._weighted(y, weights), retain_graph=True, allow_unused=True
-                )
-                by_output = [
-                    torch.autograd.grad(
-                        y, edges, self._only(y, o), retain_graph=o + 1 < self.outputs, allow_unused=True
-                    )
-                    for o in range(self.outputs)
-                ]
+            weighted = self._backward(y, edges, weights * self._combination(y)) if n > 1 else None
+            # The sum of a sample's outputs may be constant, as after a softmax, so they have different coefficients.
+            plain = self._backward(y, edges, self._combination(y)) if n > 1 and self.outputs > 1 else None
+            by_output = [
+                self._backward(y, edges, self._only(y, o), is_last=o + 1 == self.outputs) for o in range(self.outputs)
+            ]
         del y, edges
         with torch.no_grad():
             stacked = [
@@ -204,30 +209,41 @@ class FeatureExtractor:
                 for i, (site, use) in enumerate(zip(plan.sites, uses, strict=True))
             ]
             del by_output
-            self._check_rows(weighted, stacked, weights)
-            del weighted
-            if has_custom_backward and n > 1:
-                self._check_first_sample(x[:1], stacked)
+            if weighted is not None:
+                own = [each[:, 0] for each in stacked] if plain is None else self._split(plain, n)
+                agree = entries_agree if plan.checks_entries else weighted_rows_agree
+                self._check_rows(own, self._split(weighted, n), weights, agree)
+                if may_see_batch:
+                    self._check_parts(x, own)
+                del own
+            del weighted, plain
             pairs = [self._pair(term, uses, stacked) for term in self._pairs]
             dense = [self._arrange(w) for w in self._dense_gradients(uses, stacked)]
             flat = join(dense, dim=1) if dense else None
         return flat, pairs
 
     def _run(self, x: Tensor) -> tuple[Tensor, list[ParameterUse], bool]:
-        """The outputs of a batch, its uses of parameters, and whether Python code computes a gradient."""
+        """The outputs of a batch, its uses of parameters, and whether gradients may depend on the batch."""
         plan = self.plan
         if plan.ready:
             ready = plan.ready.pop()
             if ready.x is x:
                 self.calls = ready.calls
-                return ready.y, ready.uses, ready.has_custom_backward
+                return ready.y, ready.uses, ready.may_see_batch
         tracker = ParameterTracker(plan.names)
         y = forward(plan.model, x, plan.outputs, tracker)
         if self.calls is None:
             plan.check_calls(tracker)
             self.calls = tuple(tracker.calls)
         graph = plan.check_uses(y, tracker)
-        return y, tracker.uses, graph.has_custom_backward
+        return y, tracker.uses, graph.has_custom_backward or tracker.detaches
+
+    @staticmethod
+    def _backward(
+        y: Tensor, edges: Sequence[GradientEdge], gradient: Tensor, *, is_last: bool = False
+    ) -> tuple[Tensor | None, ...]:
+        with differentiating():
+            return torch.autograd.grad(y, edges, gradient, retain_graph=not is_last, allow_unused=True)
 
     def _only(self, y: Tensor, output: int) -> Tensor:
         """The gradient with respect to y of one output, or of the only sum of outputs, summed over the samples."""
@@ -237,58 +253,55 @@ class FeatureExtractor:
         gradient[:, output] = 1
         return gradient
 
-    def _weighted(self, y: Tensor, weights: Tensor) -> Tensor:
-        """The gradient with respect to y of the sum of one output of each sample times its weight.
-
-        The outputs take turns, because the sum of a sample's outputs may be constant, as after a softmax.
-        """
+    def _combination(self, y: Tensor) -> Tensor:
+        """The gradient with respect to y of a sum in which every output has another coefficient, for each sample."""
         if self.outputs == 1:
-            return weights.expand_as(y).clone()  # a backward pass may overwrite it
-        is_turn = self._turns(y)[:, None] == torch.arange(self.outputs, device=y.device)
-        return weights * is_turn
+            return torch.ones_like(y)
+        return output_coefficients(y).expand_as(y).clone()  # a backward pass may overwrite it
 
-    def _turns(self, samples: Tensor) -> Tensor:
-        return torch.arange(len(samples), device=samples.device) % self.outputs
+    def _split(self, gradients: Sequence[Tensor | None], samples: int) -> list[Tensor | None]:
+        """The gradients of each use with the samples on axis 0."""
+        return [
+            None if gradient is None else site.layout.split(gradient, samples)
+            for site, gradient in zip(self.plan.sites, gradients, strict=True)
+        ]
 
-    def _check_rows(self, weighted: Sequence[Tensor | None], stacked: list[Tensor], weights: Tensor) -> None:
-        """Check that the gradient rows of each sample are those of its own output.
+    def _check_rows(
+        self, own: Sequence[Tensor | None], weighted: Sequence[Tensor | None], weights: Tensor, agree: RowComparison
+    ) -> None:
+        """Check that the gradient rows of each sample are those of its own outputs.
 
         Args:
-            weighted: Gradients of the checked outputs, each multiplied by its sample's weight.
-            stacked: Gradients of each output.
+            own: The gradient rows of each use.
+            weighted: Those for outputs that are multiplied by their sample's weight, in the dtype of the model.
             weights: The weights.
+            agree: Compares the rows.
         """
-        rows = []
-        for site, gradient, each in zip(self.plan.sites, weighted, stacked, strict=True):
-            if gradient is not None:
-                turn = None if each.shape[1] == 1 else self._turns(each)
-                own = each[:, 0] if turn is None else each[torch.arange(len(each), device=each.device), turn]
-                rows.append((own, site.layout.split(gradient, len(each))))
-        if rows and len(weights) > 1:
-            agree = entries_agree if self.plan.checks_entries else weighted_rows_agree
+        dtype = self.plan.dtype
+        rows = [(a.to(dtype), b) for a, b in zip(own, weighted, strict=True) if a is not None and b is not None]
+        if rows:
             self._checks.require(agree(rows, weights), reject)
 
-    def _check_first_sample(self, x: Tensor, stacked: list[Tensor]) -> None:
-        """Check that the gradient rows of the first sample are those that it has alone.
+    def _check_parts(self, x: Tensor, own: Sequence[Tensor | None]) -> None:
+        """Check that the gradient rows of samples are those that they have in smaller batches of several sizes.
 
         Args:
-            x: The first sample.
-            stacked: Gradients of each output for all samples.
+            x: The samples.
+            own: The gradient rows of each use in the batch of all samples.
         """
-        with torch.enable_grad():
-            tracker = ParameterTracker(self.plan.names)
-            y = forward(self.plan.model, x, self.plan.outputs, tracker)
-            self.plan.check_uses(y, tracker)
-            target = y.sum() if self.outputs == 1 else y[:, 0].sum()
-            with differentiating():
-                alone = torch.autograd.grad(target, [use.edge for use in tracker.uses], allow_unused=True)
-        rows = [
-            (each[:1, 0], site.layout.split(gradient, 1))
-            for site, gradient, each in zip(self.plan.sites, alone, stacked, strict=True)
-            if gradient is not None
-        ]
-        if rows:
-            self._checks.require(weighted_rows_agree(rows, torch.ones_like(y[:, :1])), reject)
+        n, start = x.shape[0], 0
+        while start < n:
+            stop = min(n, max(1, 2 * start))
+            with torch.enable_grad():
+                tracker = ParameterTracker(self.plan.names)
+                y = forward(self.plan.model, x[start:stop], self.plan.outputs, tracker)
+                self.plan.check_uses(y, tracker)
+                edges = [use.edge for use in tracker.uses]
+                gradients = self._backward(y, edges, self._combination(y), is_last=True)
+            expected = [None if rows is None else rows[start:stop] for rows in own]
+            ones = torch.ones_like(y[:, :1])
+            self._check_rows(expected, self._split(gradients, stop - start), ones, weighted_rows_agree)
+            start = stop
 
     def _pair(self, term: _FactoredWeight, uses: list[ParameterUse], gradients: list[Tensor]) -> FactorPair:
         plan, inputs, grads = self.plan, [], []
@@ -327,7 +340,8 @@ class FeatureExtractor:
         """(n, O, P) as the rows of the Gram matrix: one per output, or for the trace all outputs concatenated."""
         if gradient.dtype != self.plan.dtype:
             gradient = gradient.to(self.plan.dtype)
-        return gradient.reshape(gradient.shape[0] * self.rows, -1)
+        n, outputs, size = gradient.shape
+        return gradient.reshape(n * self.rows, outputs // self.rows * size)
 
 
 def _joined(batches: Sequence[FactorPair]) -> FactorPair:

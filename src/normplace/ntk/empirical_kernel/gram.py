@@ -156,7 +156,7 @@ def diagonal(features: Features) -> Tensor:
     n, r = features.samples, features.rows
     blocks = []
     if features.flat is not None:
-        flat = features.flat.view(n, r, -1)
+        flat = features.flat.view(n, r, features.flat.shape[1])
         blocks.append(flat @ flat.mT)
     for pair in features.pairs:
         t = pair.positions

@@ -76,6 +76,7 @@ def empirical(
                 [3., 5.]])
     """
     arguments.check_output(output, diagonal, x2)
+    parameters = arguments.repeatable(parameters)
     prepare = functools.partial(_KernelRequest.prepare, model, x1, x2, output, diagonal, parameters, memory_gb)
     compute = _diagonal if diagonal else _dense
     if not diagonal:

@@ -38,4 +38,5 @@ def tolerance_of(y: Tensor) -> float:
 
 @functools.cache
 def _tolerance(dtype: torch.dtype) -> float:
-    return 10 * torch.finfo(dtype).eps ** 0.5
+    # At most an eighth, for half precision: other samples in the batch often change an output by less than its size.
+    return min(10 * torch.finfo(dtype).eps ** 0.5, 0.125)

@@ -207,6 +207,7 @@ _VALUE_ACCESS = {
 }
 # A hook of a tensor or of its autograd node may change gradients. A backward hook of a module reads the node too.
 _HOOKS = {Tensor.register_hook, cast(Any, Tensor.grad_fn).__get__}
+_DETACHING = {Tensor.detach, Tensor.detach_, torch.detach, torch.detach_, cast(Any, Tensor.data).__get__}
 
 _PLAIN_VALUES = frozenset({
     types.NoneType, bool, int, float, complex, str, torch.Size, torch.dtype, torch.device, torch.layout,
@@ -269,6 +270,7 @@ class ParameterTracker(TorchFunctionMode):
     ``calls`` has every torch function that was called, with an outline of its arguments. ``data_dependent`` is True if
     tensor values may decide which layers run. ``has_hooks`` is True if hooks may change gradients: the gradient of a
     use does not have the changes by hooks of its output, nor do the formulas have those by hooks of the layer's node.
+    ``detaches`` is True if a tensor that depends on parameters is used without its gradient.
 
     Args:
         names: Name of each tracked parameter by its ``id``.
@@ -281,12 +283,15 @@ class ParameterTracker(TorchFunctionMode):
         self.calls: list[Hashable] = []
         self.data_dependent = False
         self.has_hooks = False
+        self.detaches = False
         self._traceable = True
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         """Replace the tracked parameters of a known functional, and run everything else unchanged."""
         kwargs = kwargs or {}
         self.calls.append((func, _outline_all(args), _outline(kwargs) if kwargs else ()))
+        if func in _DETACHING or not torch.is_grad_enabled():
+            self.detaches |= any(isinstance(argument, Tensor) and argument.requires_grad for argument in args)
         if func not in _INSPECTED:
             return func(*args, **kwargs)
         if func in _TRACED_BODIES:

@@ -7,7 +7,7 @@ another, and which parameters need the Jacobian.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -56,6 +56,11 @@ class LayerSite:
         )
 
 
+def match_sites(sites: Sequence[LayerSite], uses: Sequence[ParameterUse], samples: int) -> bool:
+    """Whether the uses in a batch of ``samples`` correspond to the sites of a plan."""
+    return len(uses) == len(sites) and all(site.matches(use, samples) for site, use in zip(sites, uses, strict=True))
+
+
 @dataclass(frozen=True)
 class ReadyBatch:
     """A batch of samples that ran through the model when the plan was made."""
@@ -64,7 +69,8 @@ class ReadyBatch:
     y: Tensor
     uses: list[ParameterUse]
     calls: tuple[Hashable, ...]
-    has_custom_backward: bool
+    may_see_batch: bool
+    """Whether gradients may depend on the batch although the outputs do not."""
 
 
 @dataclass(frozen=True)
@@ -119,10 +125,7 @@ class KernelPlan:
             UsageError: If the model runs other layers for these samples than for the probe.
         """
         uses = tracker.uses
-        same = len(uses) == len(self.sites) and all(
-            site.matches(use, len(y)) for site, use in zip(self.sites, uses, strict=True)
-        )
-        if not same or y.shape[1] != self.outputs:
+        if not match_sites(self.sites, uses, len(y)) or y.shape[1] != self.outputs:
             if self.calls is not None:
                 raise PlanRejected
             raise UsageError(
@@ -244,26 +247,20 @@ def _plan_by_batch(
         y = forward(model, x1, tracker=together)
     if not y.requires_grad or _is_unusual(together) or len(alone.uses) != len(together.uses):
         return None
-    checks.require(outputs_agree(last, y[-1:], y), probe.refuse)
     graph = read_graph(y, names, together.uses)
     needs_jacobian = graph.unrecorded
     layouts = _layouts(alone.uses, together.uses, n)
     sites = _sites(alone.uses, layouts, needs_jacobian)
-    if not sites:
-        probe.repeat(checks)
+    uses = [use for use in (_without(use, needs_jacobian) for use in together.uses) if use.weight or use.bias]
+    if not match_sites(sites, uses, n):
+        return None
+    checks.require(outputs_agree(last, y[-1:], y), probe.refuse)
     plan = _assemble(probe, chosen, sites, needs_jacobian, saved_bytes)
-    uses = [
-        use._replace(
-            weight=None if use.weight in needs_jacobian else use.weight,
-            bias=None if use.bias in needs_jacobian else use.bias,
-        )
-        if needs_jacobian
-        else use
-        for use in together.uses
-    ]
-    uses = [use for use in uses if use.weight is not None or use.bias is not None]
     if sites:
-        plan.ready.append(ReadyBatch(x1, y, uses, tuple(together.calls), graph.has_custom_backward))
+        may_see_batch = graph.has_custom_backward or together.detaches
+        plan.ready.append(ReadyBatch(x1, y, uses, tuple(together.calls), may_see_batch))
+    else:
+        probe.repeat(checks)
     return plan
 
 
@@ -288,13 +285,19 @@ def _sites(
     """
     needs_jacobian |= _names(use for use, layout in zip(uses, layouts, strict=True) if layout is None)
     sites = []
-    for use, layout in zip(uses, layouts, strict=True):
-        weight = None if use.weight in needs_jacobian else use.weight
-        bias = None if use.bias in needs_jacobian else use.bias
-        if weight is not None or bias is not None:
+    for use, layout in zip([_without(use, needs_jacobian) for use in uses], layouts, strict=True):
+        if use.weight or use.bias:
             assert layout is not None
-            sites.append(LayerSite(use.kind, weight, bias, layout, use.input.shape, use.shape, use.settings))
+            sites.append(LayerSite(use.kind, use.weight, use.bias, layout, use.input.shape, use.shape, use.settings))
     return tuple(sites)
+
+
+def _without(use: ParameterUse, names: set[str]) -> ParameterUse:
+    """The use without the names of some parameters."""
+    if use.weight not in names and use.bias not in names:
+        return use
+    weight, bias = (None if name in names else name for name in (use.weight, use.bias))
+    return use._replace(weight=weight, bias=bias)
 
 
 def _assemble(

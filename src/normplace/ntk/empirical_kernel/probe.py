@@ -141,7 +141,8 @@ def probe_samples(
     Args:
         x1: Samples along the rows.
         x2: Samples along the columns, if they are others.
-        without: If the probe would have this many samples, and more than one, the last is left out.
+        without: If the probe would have this many samples, and more than one, it has its first sample twice. It is then
+            another batch than that of all samples, and has all of them.
     """
     order = _probe_order(x1.shape[0], None if x2 is None else x2.shape[0], without)
     x = x1 if x2 is None else torch.cat([_rows(x1, order.first), _rows(x2, order.second)])
@@ -172,10 +173,11 @@ def _probe_order(size: int, other: int | None, without: int | None) -> _ProbeOrd
     chosen = [tuple(position for pool, position in picks if pool == wanted) for wanted in range(len(sizes))]
     places = {pick: i for i, pick in enumerate(picks)}
     picks = picks * 2 if len(picks) == 1 else picks
-    stride = 5 if len(picks) == PROBE_SAMPLES else 1
+    # Neighbours differ from those in the data, even if the data repeats, and the first and the last are inside.
+    stride = 3 if len(picks) == PROBE_SAMPLES else 1
     shuffled = [picks[(i * stride + len(picks) // 2) % len(picks)] for i in range(len(picks))]
     if 1 < len(shuffled) == without:
-        del shuffled[-1]
+        shuffled.insert(0, shuffled[0])
     rows, columns = (
         {position: i for i, (pool, position) in enumerate(shuffled) if pool == wanted} for wanted in (0, len(sizes) - 1)
     )

@@ -9,7 +9,7 @@ another sample has another factor.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +21,10 @@ from normplace.ntk.model_state import differentiating
 
 # Weights of samples have this many different exponents; the range of float16 is small.
 EXPONENTS, HALF_EXPONENTS = 16, 8
+# Multiplied by the golden ratio, numbers have no period: products modulo 1 or modulo a power of two are spread evenly.
+GOLDEN_RATIO, GOLDEN_INTEGER = 0.6180339887, 0x9E3779B1
+
+RowComparison = Callable[[Sequence[tuple[Tensor, Tensor]], Tensor], Tensor | bool]
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,19 @@ def sample_weights(y: Tensor) -> Tensor:
 def _weights(n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     count = HALF_EXPONENTS if dtype == torch.float16 else EXPONENTS
     index = torch.arange(n, device=device)
-    return torch.pow(2.0, ((index + index // count) % count).to(dtype))[:, None]
+    # Each group has all exponents, in an order that has no relation to those of other groups.
+    shift = index // count * GOLDEN_INTEGER >> 15
+    return torch.pow(2.0, ((index + shift) % count).to(dtype))[:, None]
+
+
+def output_coefficients(y: Tensor) -> Tensor:
+    """A coefficient between 1 and 2 for each output, as a row."""
+    return _coefficients(y.shape[1], y.dtype, y.device)
+
+
+@functools.lru_cache(maxsize=8)
+def _coefficients(outputs: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return 1 + (torch.arange(outputs, device=device) * GOLDEN_RATIO % 1).to(dtype)[None]
 
 
 def weighted_rows_agree(rows: Sequence[tuple[Tensor, Tensor]], weights: Tensor) -> Tensor | bool:
