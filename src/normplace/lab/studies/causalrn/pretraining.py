@@ -208,15 +208,18 @@ def run(trial: PretrainingTrial, pause: Pause | None = None) -> Outcome:
         pause=pause,
         cuda_graph=trial.cuda_graph,
     )
-    losses = [held_out_loss(model, part, trial) for part in (exam[::2], exam[1::2])]
-    return outcome(trial, corpus, history, losses, count_parameters(model), device, clock.steps_per_second())
+    choosing, test = (
+        corpus.bits_per_byte(held_out_loss(model, part, trial), part[:, 1:]) for part in (exam[::2], exam[1::2])
+    )
+    return outcome(trial, corpus, history, choosing, test, count_parameters(model), device, clock.steps_per_second())
 
 
 def outcome(
     trial: PretrainingTrial,
     corpus: Corpus,
     history: StepHistory,
-    losses: list[float],
+    choosing: float,
+    test: float,
     parameters: int,
     device: torch.device,
     steps_per_second: float | None,
@@ -227,14 +230,14 @@ def outcome(
         trial: The trial.
         corpus: Its text.
         history: Its steps.
-        losses: Nats per token of the held-out sequences that select learning rates, and of the others.
+        choosing: Bits per byte of the held-out sequences that select learning rates.
+        test: Bits per byte of the other held-out sequences.
         parameters: Number of parameters.
         device: Where it ran.
         steps_per_second: Its speed, recorded on a GPU only, where results are not deterministic either.
     """
     steps, tokens_per_step = len(history.losses), trial.context * trial.batch_size
     blocks = np.array_split(np.arange(steps), min(POINTS, steps))
-    choosing, test = (corpus.bits_per_byte(loss) for loss in losses)
     metrics = {
         "bits_per_byte": test,
         "choosing_bits": choosing,
@@ -251,7 +254,7 @@ def outcome(
     loss = [fmean(history.losses[index] for index in block) for block in blocks]
     curves = {
         "step": [float(block[-1]) + 1 for block in blocks],
-        "loss": [float(f"{corpus.bits_per_byte(value):.5g}") for value in loss],
+        "loss": [float(f"{value / math.log(2) / corpus.train_bytes_per_token:.5g}") for value in loss],
     }
     return Outcome(metrics, curves)
 
