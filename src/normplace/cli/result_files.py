@@ -72,7 +72,7 @@ def of_studies(recorded: Sequence[RecordedRun], names: Sequence[str]) -> list[Re
     """The result files of the named studies; all without names.
 
     Raises:
-        UsageError: If there is no file of a named study.
+        UsageError: If a named study has no file.
     """
     known = {name for result in recorded for name in result.run.study.names}
     for name in names:

@@ -1,4 +1,4 @@
-"""How many bytes of a text some of its tokens stand for, which converts nats per token to bits per byte."""
+"""Bytes of a text in some of its tokens, which convert nats per token to bits per byte."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Tokenizer(Protocol):
         ...
 
     def byte_lengths(self) -> np.ndarray:
-        """Bytes of text that each token of the vocabulary stands for."""
+        """Bytes of text in each token of the vocabulary."""
         ...
 
     def to_json(self) -> str:
@@ -145,7 +145,7 @@ class HuggingFaceTokenizer:
         return self.tokenizer.decode(list(tokens), skip_special_tokens=False)
 
     def byte_lengths(self) -> np.ndarray:
-        """Bytes of text that each token stands for."""
+        """Bytes of text in each token."""
         added = {index: token.content for index, token in self.tokenizer.get_added_tokens_decoder().items()}
         content = json.loads(self.tokenizer.to_str())
         steps = json.dumps([content["pre_tokenizer"], content["decoder"]])

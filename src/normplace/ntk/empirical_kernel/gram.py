@@ -110,7 +110,7 @@ def _add_pair(
         where: Samples of the block: first row, last row, first column, last column.
         scratch: Memory for products.
         is_new: Whether the block has no values yet.
-        is_only: Whether there is no other block.
+        is_only: Whether the block is the whole kernel.
     """
     i0, i1, j0, j1 = where
     ti, tj, r = a.positions, b.positions, a.rows
