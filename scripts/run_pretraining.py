@@ -163,8 +163,8 @@ class Runner:
         finished = 0
         study = self.pretraining.study
         name = f"{study.name}-{self.scale}.jsonl"
-        committed = Path(str(self.pretraining.part.__file__)).parent / "results" / name
-        known = read_records(committed) if committed.is_file() else []
+        committed = Path(str(self.pretraining.part.__file__)).parent / "results"
+        known = [record for path in committed.glob(f"{name}*") for record in read_records(path)]
         with ResultFile(self.out / name, study.names) as results:
             while (trial := self._next(SuccessfulRecords([*known, *results.records]))) is not None:
                 self.attempted.add(trial)

@@ -76,7 +76,8 @@ class Noise:
 
 def measured_noise() -> Noise:
     """The noise of the committed trials, every placement at its best learning rate."""
-    records = [record for name in ("laptop", "full") for record in read_records(RESULTS / f"periln-{name}.jsonl")]
+    paths = [next(RESULTS.glob(f"periln-{name}.jsonl*")) for name in ("laptop", "full")]
+    records = [record for path in paths for record in read_records(path)]
     residuals: list[NDArray[np.float64]] = []
     spreads: list[float] = []
     shared: list[float] = []

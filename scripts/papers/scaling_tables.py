@@ -153,7 +153,7 @@ def _from_trials(peak: float, gpu: str) -> Throughput:
     trial = PretrainingTrial(**lines[0].config)
     speed = median((line.metrics["tokens"] or 0.0) / line.seconds for line in lines)
     tokens = f"{FULL.grid / 1e6:.0f} million tokens"
-    source = f"`periln-full.jsonl`: median of {len(lines)} whole `pretraining` trials of `peri`, {tokens} each"
+    source = f"`periln-full.jsonl.gz`: median of {len(lines)} whole `pretraining` trials of `peri`, {tokens} each"
     network = f"{trial.depth} layers of width {trial.dim}, {trial.batch_size} × {trial.context} tokens a step"
     model = Transformer(config_of(trial), device="meta")
     return Throughput(source, network, speed, flops_per_token(model, trial.context), peak)

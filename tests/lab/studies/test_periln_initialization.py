@@ -92,7 +92,7 @@ def test_each_variant_is_compared_at_its_best_learning_rate():
 
 
 def test_the_page_shows_the_recorded_numbers():
-    path = Path(studies.__file__).parent / "periln" / "results" / "periln-full.jsonl"
+    path = Path(studies.__file__).parent / "periln" / "results" / "periln-full.jsonl.gz"
     records = read_run(path, STUDIES).records
     page = (Path(__file__).parents[3] / "docs" / "howto" / "initialization.md").read_text()
     table = page.partition("<!-- table: initialization -->")[2].strip().splitlines()

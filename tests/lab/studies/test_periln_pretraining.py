@@ -112,7 +112,7 @@ def test_long_runs_wait_for_the_grid_and_use_its_best_rate():
 def test_the_committed_lines_were_trained_on_the_described_text():
     folder = Path(pretraining.__file__).parent / "results"
     described = json.loads((folder / "pretraining-text.json").read_text())
-    lines = [one for one in read_records(folder / "periln-full.jsonl") if one.part == PART.name]
+    lines = [one for one in read_records(folder / "periln-full.jsonl.gz") if one.part == PART.name]
     assert {one.metrics["digest"] for one in lines} == {float(f"{int(described['sha256'][:12], 16):.7g}")}
     assert {one.metrics["pair_bits"] for one in lines} == {float(f"{described['pair_bits']:.7g}")}
     assert all(package["files"] and package["bytes"] for package in described["packages"])
