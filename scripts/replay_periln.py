@@ -86,7 +86,8 @@ def main() -> int:
 
 def replay_all() -> list[dict[str, Any]]:
     """One entry for each check of the study."""
-    runs = [SuccessfulRecords(read_records(next(RESULTS.glob(f"periln-{scale}.jsonl*")))) for scale in ("laptop", "full")]
+    paths = [next(RESULTS.glob(f"periln-{scale}.jsonl*")) for scale in ("laptop", "full")]
+    runs = [SuccessfulRecords(read_records(path)) for path in paths]
     measurements = {
         measurement.check.label: measurement
         for records in runs
