@@ -49,6 +49,19 @@ def learned(tmp_path):
     return str(tmp_path / "learned.json")
 
 
+def test_a_tokenizer_with_a_largest_length_reads_the_whole_text(tmp_path, learned):
+    expected = load_tokenizer(learned).encode(TEXT.encode())
+    content = json.loads((tmp_path / "learned.json").read_text())
+    content["truncation"] = {"direction": "Right", "max_length": 8, "strategy": "LongestFirst", "stride": 0}
+    content["padding"] = {"strategy": {"Fixed": 99}, "direction": "Right", "pad_to_multiple_of": None} | {
+        "pad_id": 0,
+        "pad_type_id": 0,
+        "pad_token": "!",
+    }
+    (tmp_path / "cut.json").write_text(json.dumps(content))
+    assert np.array_equal(load_tokenizer(str(tmp_path / "cut.json")).encode(TEXT.encode()), expected)
+
+
 def test_byte_tokens_have_an_equal_tokenizer_file(tmp_path):
     tokenizers = pytest.importorskip("tokenizers", reason="needs tokenizers")
     save_tokenizer(ByteTokenizer(), tmp_path)

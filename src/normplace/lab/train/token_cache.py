@@ -22,7 +22,7 @@ from normplace._shared.file_lock import try_lock
 from normplace._shared.output import cannot_write
 from normplace.lab.tasks.data_files import cache_folder
 
-FORMAT = 2
+FORMAT = 3
 MANIFEST = "manifest.json"
 POLL_INTERVAL = 0.1
 CACHE_REMEDY = "free space, or set NORMPLACE_CACHE to another folder"

@@ -128,6 +128,9 @@ class HuggingFaceTokenizer:
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
+        # A file may be written with the length of a batch, which would cut or fill every piece of a text.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
         self.vocab_size: int = tokenizer.get_vocab_size()
 
     def encode(self, content: bytes) -> np.ndarray:
