@@ -11,7 +11,15 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler, Subset
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    Subset,
+    WeightedRandomSampler,
+)
 
 from normplace.analysis.recording.structures import tensors_of
 from normplace.errors import UsageError
@@ -43,8 +51,9 @@ class HeldOut:
 def hold_out(batches: Batches, loss: Loss, name: str) -> HeldOut:
     """Hold out batches for choosing and for reporting, which no epoch trains on.
 
-    A ``DataLoader`` over a dataset keeps its order and batch size over the remaining samples. Of a list, the first
-    batches are held out. Other data is kept in memory during its first epoch and repeated in another order.
+    A ``DataLoader`` over a dataset keeps its order and batch size over the remaining samples; one that draws samples by
+    weight draws those of the held-out batches by weight too. Of a list, the first batches are held out. Other data is
+    kept in memory during its first epoch and repeated in another order.
 
     Args:
         batches: The training data of a task.
@@ -146,35 +155,47 @@ def _makes_own_batches(loader: DataLoader[Any]) -> bool:
     return any(getattr(type(loader), name) is not getattr(DataLoader, name) for name in ("__iter__", "_get_iterator"))
 
 
-def _drawn_again(sampler: Any, remaining: Subset[Any], total: int) -> RandomSampler | None:
-    """The sampler of the remaining samples, if an epoch draws them with replacement or another number of them."""
-    if not isinstance(sampler, RandomSampler) or not (sampler.replacement or sampler.num_samples != total):
+def _drawn_again(sampler: Any, indices: list[int], total: int) -> Sampler[int] | None:
+    """The sampler of the remaining samples, if an epoch draws them by weight, with replacement, or another number.
+
+    Args:
+        sampler: The sampler of all samples.
+        indices: The remaining samples.
+        total: How many samples there are to draw from.
+    """
+    if isinstance(sampler, SequentialSampler) or not (sampler.replacement or sampler.num_samples != total):
         return None
-    count = max(1, round(sampler.num_samples * len(remaining) / total))
-    return RandomSampler(remaining, sampler.replacement, count, sampler.generator)
+    count = max(1, round(sampler.num_samples * len(indices) / total))
+    if isinstance(sampler, WeightedRandomSampler):
+        return WeightedRandomSampler(sampler.weights[indices], count, sampler.replacement, sampler.generator)
+    return RandomSampler(indices, sampler.replacement, count, sampler.generator)
 
 
 def _split_loader(loader: DataLoader[Any]) -> tuple[list[Any], Batches] | None:
     """Hold samples of a loader's dataset out; None if the loader has an order or batches of its own."""
-    dataset, size = loader.dataset, loader.batch_size
-    known = type(loader.sampler) in (RandomSampler, SequentialSampler) and not _makes_own_batches(loader)
+    dataset, size, sampler = loader.dataset, loader.batch_size, loader.sampler
+    samplers = (RandomSampler, SequentialSampler, WeightedRandomSampler)
+    known = type(sampler) in samplers and not _makes_own_batches(loader)
     if not known or size is None or not isinstance(dataset, Sized):
         return None
+    by_weight = isinstance(sampler, WeightedRandomSampler)
+    drawn = sampler.weights.nonzero().flatten() if by_weight else torch.arange(len(dataset))
     # An epoch may have more or fewer samples than the data.
-    total = len(dataset) // size if loader.drop_last else math.ceil(len(dataset) / size)
+    total = len(drawn) // size if loader.drop_last else math.ceil(len(drawn) / size)
     number = _number(total) * size
-    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0)).tolist()
+    generator = torch.Generator().manual_seed(0)
+    order = drawn[torch.randperm(len(drawn), generator=generator)].tolist()
     held, rest = order[:number], sorted(order[number:])
     remaining = Subset(dataset, rest)
-    shuffle = isinstance(loader.sampler, RandomSampler)
-    sampler = _drawn_again(loader.sampler, remaining, len(dataset))
+    drawn_again = _drawn_again(sampler, rest, len(drawn))
     shared = {"batch_size": size, "collate_fn": loader.collate_fn}
-    batches = list(DataLoader(Subset(dataset, held), **shared))
+    held_by_weight = WeightedRandomSampler(sampler.weights[held], len(held), True, generator) if by_weight else None
+    batches = list(DataLoader(Subset(dataset, held), sampler=held_by_weight, **shared))
     training = DataLoader(
         remaining,
         **shared,
-        shuffle=shuffle and sampler is None,
-        sampler=sampler,
+        shuffle=not isinstance(sampler, SequentialSampler) and drawn_again is None,
+        sampler=drawn_again,
         drop_last=loader.drop_last,
         num_workers=loader.num_workers,
         pin_memory=loader.pin_memory,
