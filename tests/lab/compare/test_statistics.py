@@ -106,6 +106,12 @@ def test_equal_edits_that_diverge_at_random_are_rarely_separated():
     assert wrong / 1500 < 0.05
 
 
+def test_more_edits_need_more_seeds_to_show_that_one_always_diverges():
+    for seeds, verdict in ((3, Verdict.TIED), (4, Verdict.WORSE)):
+        scores = {"a": by_seed(*[1.0] * seeds), "b": by_seed(*[None] * seeds), "c": by_seed(*[1.0] * seeds)}
+        assert against_baseline(scores, "a", better="smaller")["b"].verdict is verdict
+
+
 def test_the_best_family_counts_every_pair():
     rng = np.random.default_rng(1)
     scores = {name: by_seed(*rng.normal(size=4)) for name in "abcd"}
@@ -135,3 +141,10 @@ def test_ranking_puts_divergences_last():
     }
     assert ranking(scores, better="smaller") == ["good", "fair", "half", "gone"]
     assert ranking(scores, better="larger") == ["fair", "good", "half", "gone"]
+
+
+def test_ranking_compares_the_seeds_that_all_edits_have():
+    scores = {"a": by_seed(1.0, 1.1, 5.0), "b": by_seed(1.2, 1.3)}  # the third seed is a difficult one
+    assert ranking(scores, better="smaller") == ["a", "b"]
+    scores = {"a": {0: 2.0}, "b": {1: 1.0}}
+    assert ranking(scores, better="smaller") == ["b", "a"]

@@ -41,7 +41,6 @@ _DISCORDANT = 0.25
 """Largest probability that a seed diverges with one of two equal edits only, if seeds do not correlate negatively."""
 _ROUNDING = 2.0**-23
 """Differences that vary by less than this fraction of the scores are equal: float32 scores are rounded as coarsely."""
-_FEWEST_ALL_DIVERGED = 3
 
 
 class Verdict(StrEnum):
@@ -125,9 +124,9 @@ def difference(edit: str, other: str, scores: Mapping[str, Scores], better: Bett
     """Compare two edits over the seeds that both have.
 
     If some seed diverged with one of them only, two tests share the level: Student's test of the other seeds, and a
-    test of the number of divergences. Scores do not make an edit better that diverged more often. From three seeds on,
-    an edit that always diverged is worse than one that never did: for two equal edits this has a probability of at most
-    2 · 4⁻ⁿ.
+    test of the number of divergences. Scores do not make an edit better that diverged more often. An edit that always
+    diverged is worse than one that never did if there are enough seeds: for two equal edits this has a probability of
+    at most 2 · 4⁻ⁿ, see :func:`normplace.lab.compare.power.equal_seeds_needed`.
 
     Args:
         edit: Name of the edit.
@@ -172,17 +171,20 @@ def difference(edit: str, other: str, scores: Mapping[str, Scores], better: Bett
 def ranking(scores: Mapping[str, Scores], *, better: Better) -> list[str]:
     """The edits from best to worst: by the share of seeds that diverged, then by the mean of the others.
 
-    A trial that diverged is worse than any that did not, so one divergence outweighs every difference of means.
+    A trial that diverged is worse than any that did not, so one divergence outweighs every difference of means. Seeds
+    that some edit lacks, as after an interruption, do not count, unless the edits share none.
 
     Args:
         scores: Reported numbers of every edit.
         better: Whether smaller or larger numbers are better.
     """
     sign = 1 if better == "smaller" else -1
+    shared = set.intersection(*(set(own) for own in scores.values()))
 
     def key(edit: str) -> tuple[float, float]:
-        values = [value for value in scores[edit].values() if value is not None]
-        share = 1 - len(values) / len(scores[edit]) if scores[edit] else math.inf
+        own = [score for seed, score in scores[edit].items() if seed in shared or not shared]
+        values = [value for value in own if value is not None]
+        share = 1 - len(values) / len(own) if own else math.inf
         return share, sign * fmean(values) if values else math.inf
 
     return sorted(scores, key=key)
@@ -203,8 +205,6 @@ def _divergence_decides(balance: int, seeds: int, level: float) -> bool:
     """Whether two equal edits would rarely differ this much in their number of divergences."""
     from scipy.special import bdtrc
 
-    if abs(balance) == seeds >= _FEWEST_ALL_DIVERGED:
-        return True
     return balance != 0 and 2 * float(bdtrc(abs(balance) - 1, seeds, _DISCORDANT)) <= level
 
 
