@@ -326,6 +326,22 @@ def test_a_trainer_is_trained_with_its_loss_and_optimizer(tmp_path):
     assert all(torch.equal(weight, before[name]) for name, weight in given.model.state_dict().items())
 
 
+@pytest.mark.parametrize("decays_norms", [False, True])
+def test_norms_of_an_edit_have_the_weight_decay_of_the_trainers_norms(decays_norms, tmp_path):
+    class Decaying(transformers.Trainer):
+        def get_decay_parameter_names(self, model):
+            return [name for name, _ in model.named_parameters() if ".ln_" in name and not name.endswith("bias")]
+
+    given = trainer(tmp_path, Decaying if decays_norms else transformers.Trainer)
+    given.args.weight_decay = 0.1
+    start, model = edited(as_task(given), "norm:rms+layerscale")
+    groups = {group["weight_decay"]: set(group["params"]) for group in start.optimizer(model, 0.5).param_groups}
+    layer = model.transformer.h[0]
+    vectors = {layer.ln_1.weight, layer.ln_2.weight, layer.placed.attn_scale.weight, layer.placed.mlp_scale.weight}
+    assert vectors <= groups[0.1 if decays_norms else 0.0]
+    assert (model.transformer.wte.weight in groups[0.1]) != decays_norms
+
+
 def test_a_fresh_model_of_a_trainer_has_its_dtype_its_frozen_parameters_and_its_edits(tmp_path):
     given = trainer(tmp_path).model.bfloat16()
     given.transformer.wpe.requires_grad_(False)

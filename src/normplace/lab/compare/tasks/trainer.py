@@ -124,7 +124,29 @@ class TrainerTask(Task):
         trainer.args = copy.copy(trainer.args)
         trainer.args.learning_rate = learning_rate
         trainer.model, trainer.optimizer = model, None
+        decayed = self._decayed(model)
+        trainer.get_decay_parameter_names = lambda model: decayed
         return trainer.create_optimizer()
+
+    def _decayed(self, model: nn.Module) -> list[str]:
+        """The parameters with weight decay: the Trainer's, where gains of new norms have it if those of its model do.
+
+        The Trainer finds norms by class and name, which an edit changes.
+        """
+        names, before = self.trainer.get_decay_parameter_names, _gains(self.trainer.model)
+        new = [name for name, kind in _gains(model).items() if before.get(name) is not kind]
+        others = [name for name in names(model) if name not in new]
+        return others + new if before.keys() & set(names(self.trainer.model)) else others
+
+
+def _gains(model: nn.Module) -> dict[str, type[nn.Module]]:
+    """The class of the module of each vector that is not a bias, such as the gain of a norm."""
+    return {
+        f"{path}.{name}".removeprefix("."): type(module)
+        for path, module in model.named_modules()
+        for name, parameter in module.named_parameters(recurse=False)
+        if parameter.ndim < 2 and name != "bias"
+    }
 
 
 def _splits(trainer: Any) -> dict[str, Any]:
