@@ -11,12 +11,13 @@ from torch.nn import functional as F
 
 from normplace.errors import UsageError
 from normplace.lab.train import checkpoint
+from normplace.lab.train.checks import SETTINGS
 from normplace.lab.train.config import OLD_NAMES
 from normplace.lab.train.data import TokenWindows
 from normplace.lab.train.distributed import ProcessGroup
 from normplace.lab.train.log import read_log
 from normplace.lab.train.loop import fit
-from normplace.models.transformer import PositionConfig
+from normplace.models.transformer import MLPConfig, PositionConfig
 from normplace.models.weights import read_sealed, seal
 
 
@@ -116,6 +117,7 @@ def test_a_checkpoint_of_an_earlier_version_is_resumed(tmp_path):
     path = checkpoints / "step-00000004" / "manifest.json"
     manifest = with_old_names(read_sealed(path))
     assert manifest["recipe"]["rate"] == 1e-2
+    del manifest[SETTINGS]
     path.write_text(json.dumps(seal(manifest)))
     result = trained(tmp_path / "old")
     assert (result.resumed_from, result.held_out_loss, result.loss) == (4, complete.held_out_loss, complete.loss)
@@ -204,6 +206,19 @@ def test_another_run_in_the_same_folder_is_an_error(tmp_path, change, message):
     trained(tmp_path, steps=4)
     with pytest.raises(UsageError, match=message):
         trained(tmp_path, **{"steps": 4, **change})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"positions": PositionConfig("none")}, "is of a network with positions.kind=rotary, not none: use the same"),
+        ({"mlp": MLPConfig(kind="geglu")}, "is of a network with mlp.kind=swiglu, not geglu"),
+    ],
+)
+def test_another_network_with_parameters_of_the_same_shapes_is_an_error(tmp_path, changes, message):
+    trained(tmp_path, steps=4)
+    with pytest.raises(UsageError, match=message):
+        fit(network(**changes), corpus(), train_config(steps=4), tmp_path, ALONE)
 
 
 def test_other_text_and_shapes_in_the_same_folder_are_errors(tmp_path):

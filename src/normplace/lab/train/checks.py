@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from normplace.models.transformer import Transformer, TransformerConfig
 WEIGHT_BYTES = 4
 LAYER_BYTES = 20_000
 """Memory of a layer's Python modules, without its weights."""
+SETTINGS = "network_settings"
+"""Field of the manifest with the settings of the network; checkpoints of earlier versions lack it."""
 
 
 def check_fit(model: nn.Module, corpus: Corpus, config: TrainConfig, group: ProcessGroup) -> None:
@@ -110,6 +113,20 @@ def describe_model(model: nn.Module) -> str:
     return f"a {type(model).__name__}"
 
 
+def network_settings(model: nn.Module) -> dict[str, Any]:
+    """Return every setting of a Transformer as JSON has it: parameters of the same shapes do not show, say, the heads.
+
+    Examples:
+        >>> network_settings(Transformer(TransformerConfig(9, 16, 1), device="meta"))["attention.heads"]
+        8
+    """
+    parts = json.loads(json.dumps(model.config.to_dict())) if isinstance(model, Transformer) else {}
+    settings: dict[str, Any] = {}
+    for name, part in parts.items():
+        settings |= {f"{name}.{key}": value for key, value in part.items()} if isinstance(part, dict) else {name: part}
+    return settings
+
+
 def check_same_run(path: Path, manifest: dict[str, Any], identity: dict[str, Any]) -> None:
     """Check that a checkpoint belongs to this run, which may have more steps.
 
@@ -122,11 +139,15 @@ def check_same_run(path: Path, manifest: dict[str, Any], identity: dict[str, Any
         UsageError: If it belongs to another run; the message names the first mismatch.
     """
     remedy = "use the same settings, or choose another --out"
-    absent = [key for key in (*identity, "divergence", "losses") if key not in manifest]
+    absent = [key for key in (*identity, "divergence", "losses") if key not in (*manifest, SETTINGS)]
     if absent:
         raise UsageError(f"{path} has no field {absent[0]!r} of a training run: choose another --out.")
     if manifest["network"] != identity["network"]:
         raise UsageError(f"{path} is of {manifest['network']}, but this is {identity['network']}: {remedy}.")
+    recorded = manifest.get(SETTINGS, {})
+    for key, value in identity[SETTINGS].items():
+        if key in recorded and recorded[key] != value:
+            raise UsageError(f"{path} is of a network with {key}={recorded[key]}, not {value}: {remedy}.")
     if manifest["text"] != identity["text"]:
         digests = f"SHA-256 {manifest['text'][:12]}…, now {identity['text'][:12]}…"
         raise UsageError(f"{path} was trained on different text ({digests}): {remedy}.")

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normplace.lab.train import checkpoint
-from normplace.lab.train.checks import check_fit, describe_model
+from normplace.lab.train.checks import SETTINGS, check_fit, describe_model, network_settings
 from normplace.lab.train.compiling import CompileTimer
 from normplace.lab.train.config import MAY_DIFFER, TrainConfig
 from normplace.lab.train.corpus import Corpus
@@ -120,6 +120,7 @@ class _Loop:
         self.checkpoints = out / CHECKPOINTS
         self.identity = {
             "network": describe_model(model),
+            SETTINGS: network_settings(model),
             "text": corpus.sha256,
             "config": {key: value for key, value in dataclasses.asdict(config).items() if key not in MAY_DIFFER},
         }
