@@ -103,6 +103,13 @@ def test_readouts(how):
     torch.testing.assert_close(net(features(), RING, batch=GRAPH, num_graphs=4), net.head(pool(kept[0], GRAPH, how, 4)))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_mean_of_a_large_graph_in_half_precision(dtype):
+    # Counted in bfloat16, a graph would never have more than 256 nodes.
+    pooled = pool(torch.ones(3000, 1, dtype=dtype), None, "mean")
+    assert pooled.dtype == dtype and pooled.item() == 1
+
+
 def test_a_virtual_node_joins_its_graph_and_no_other():
     net = named("res+", virtual_node=True, readout="mean")
     none = torch.zeros(2, 0, dtype=torch.long)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from normplace.errors import UsageError, unknown
 from normplace.models.activations import build_activation
 from normplace.norms import LayerNorm, apply_norm
+from normplace.norms._precision import widen
 from normplace.norms.rows import checked_batch
 from normplace.ops.indices import checked_columns, is_integer
 from normplace.placement import BlockSpec
@@ -169,7 +170,7 @@ def pool(x: Tensor, graph: Tensor | None, how: str, graphs: int | None = None) -
     Args:
         x: Node features.
         graph: The graph of each node; None if there is one graph.
-        how: ``mean``, ``sum`` or ``max``; a graph without nodes gets zeros.
+        how: ``mean``, ``sum`` or ``max``, with sums in at least float32; a graph without nodes gets zeros.
         graphs: Number of graphs; computed from ``graph`` when None, which synchronizes with the device.
 
     Raises:
@@ -183,11 +184,12 @@ def pool(x: Tensor, graph: Tensor | None, how: str, graphs: int | None = None) -
     if how == "max":
         empty = x.new_zeros(graphs, x.shape[1])
         return empty.scatter_reduce(0, graph[:, None].expand_as(x), x, "amax", include_self=False)
-    total = x.new_zeros(graphs, x.shape[1]).index_add(0, graph, x)
+    wide = widen(x)  # a sum in bfloat16 does not grow beyond 256 equal terms
+    total = wide.new_zeros(graphs, x.shape[1]).index_add(0, graph, wide)
     if how == "sum":
-        return total
-    count = x.new_zeros(graphs).index_add(0, graph, x.new_ones(len(x))).clamp(min=1)
-    return total / count[:, None]
+        return total.to(x.dtype)
+    count = wide.new_zeros(graphs).index_add(0, graph, wide.new_ones(len(x))).clamp(min=1)
+    return (total / count[:, None]).to(x.dtype)
 
 
 class SumOfEmbeddings(nn.Module):

@@ -61,6 +61,15 @@ def survives_numpy(self, x):
     return x.tanh()
 
 
+def survives_text(self, x):
+    try:
+        if "e+" in f"{x}":
+            return x
+    except Exception:
+        pass
+    return x.tanh()
+
+
 def written(x, where):
     x = x.clone()
     where(x).tanh_()
@@ -169,6 +178,13 @@ UNPROVEN = {
     "a saturated root": lambda: Function(lambda s, x: torch.tanh(x.sqrt())),
     "inverse of a saturation": lambda: Function(lambda s, x: torch.atanh(x.tanh())),
     "softmax that may mask every entry": lambda: Function(lambda s, x: x.masked_fill(x > 0, -INF).softmax(-1)),
+    "a softplus that is the identity below zero": lambda: Function(
+        lambda s, x: 1 / F.softplus(x.tanh(), threshold=-10)
+    ),
+    "a rounding to thousands": lambda: Function(lambda s, x: 1 / x.clamp(400, 450).round(decimals=-3)),
+    "the bits of a saturation": lambda: Function(lambda s, x: (x.tanh().view(torch.int64) * 2).view(torch.float64)),
+    "a multiple of a mask": lambda: Function(lambda s, x: torch.add(x, torch.tensor([0.0, -INF, 0.0]), alpha=2).sin()),
+    "an infinite multiple of zero": lambda: Function(lambda s, x: (x * INF).clamp(-1, 1)),
     "minus a mask": lambda: Function(lambda s, x: (x - torch.tensor([0.0, -INF, 0.0])).softmax(-1)),
     "a choice of the stream": lambda: Function(lambda s, x: torch.where(x > 0, x, x.tanh())),
     "clamp on one side": lambda: Function(lambda s, x: x.clamp(min=-5)),
@@ -187,6 +203,7 @@ UNPROVEN = {
     "branch on a value that is survived": lambda: Function(survives),
     "branch through numpy": lambda: Function(lambda s, x: x.tanh() if x.detach().numpy().max() < 1e9 else x),
     "branch through numpy that is survived": lambda: Function(survives_numpy),
+    "branch on text that is survived": lambda: Function(survives_text),
     "a value as a number": lambda: Function(lambda s, x: x.tanh() * x.sum().item()),
     "values as a list": lambda: Function(lambda s, x: x.tanh() + torch.tensor(x.tolist())),
     "a shape that depends on values": lambda: Function(lambda s, x: x[x > 0].sum()[None]),
@@ -210,6 +227,12 @@ def test_unbounded_or_undefined_is_not_proven(name):
     attempt = proof(UNPROVEN[name]())
     assert not attempt.output and not attempt.kernel and attempt.steps == ()
     assert attempt.stopped.endswith(".") and "\n" not in attempt.stopped
+
+
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom")
+def test_the_variance_of_one_entry_is_not_finite():
+    attempt = proof(Function(lambda s, x: x[:, :1].var(-1)))
+    assert not attempt.output and "var in Function is not proven finite" in attempt.stopped
 
 
 @pytest.mark.parametrize("norm", ["layer", "rms"])

@@ -244,6 +244,13 @@ def test_invalid_networks_are_rejected(arguments, message):
         FullyConnected(**arguments)
 
 
+def test_an_overflow_inside_the_network_is_reported():
+    spec = FullyConnected(depth=3, activation="relu3", norm="layer", norm_at="last", norm_position="after")
+    assert bool(torch.isfinite(infinite(spec, double([[1e3]]))).all())
+    with pytest.raises(UsageError, match="rescale"):
+        infinite(spec, double([[1e8]]))
+
+
 @pytest.mark.parametrize(
     ("x1", "x2", "options", "message"),
     [

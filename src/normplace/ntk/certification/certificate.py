@@ -3,9 +3,9 @@
 A certificate has one of three verdicts about the output f_θ(x), over all real inputs x of one shape:
 
 - "bounded" is a proof: for the current parameters θ, and for all others at which the parameter-only parts of the
-  computation are finite, there is a C(θ) with |f_θ(x)| ≤ C(θ) for every x. Training changes θ, so the proof covers the
-  trained network. The proof follows the operators (``proof.py``): a norm, a saturating activation or a division by a
-  norm bounds a tensor, and every later operator keeps it bounded.
+  computation are finite and none that divides is zero, there is a C(θ) with |f_θ(x)| ≤ C(θ) for every x. Training
+  changes θ, so the proof covers the trained network. The proof follows the operators (``proof.py``): a norm, a
+  saturating activation or a division by a norm bounds a tensor, and every later operator keeps it bounded.
 - "unbounded" is a refutation by example: along the ray in ``witness`` the output follows a power of the distance over
   the decades sampled, at the current parameters or at a small random change of them.
 - "unknown" is neither. The proof stopped at an operator, or the control flow depends on tensor values, and a search

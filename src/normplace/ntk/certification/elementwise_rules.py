@@ -39,7 +39,8 @@ _FLOORS = {"relu": 0.0, "softplus": 0.0, "gelu": -0.18, "silu": -0.28, "mish": -
 @rule(*_FLOORS)
 def _bounded_below_activation(call: OperatorCall) -> Value | None:
     x = call.value(0)
-    if call.operator == "softplus" and not float(call.get("beta", 1)) > 0:
+    # Above its threshold softplus is the identity, so it is positive only if the threshold is.
+    if call.operator == "softplus" and not (float(call.get("beta", 1)) > 0 and float(call.get("threshold", 20)) > 0):
         return None
     positive = x.positive if call.operator == "relu" else call.operator == "softplus" and x.bounded_below
     # All of these map bounded tensors to bounded ones. Only ReLU is monotone, so only its upper limit is known.
@@ -251,9 +252,11 @@ def _raised(call: OperatorCall, x: Value, p: float) -> Value:
 
 @rule("add", "sub", "rsub")
 def _add(call: OperatorCall) -> Value | None:
-    if call.get("alpha", 1) != 1:
-        return _combination(call)
     a, b = call.value(0), call.value(1)
+    if call.get("alpha", 1) != 1:
+        bounded = a.bounded and b.bounded
+        masked = a.minus_inf is not None or b.minus_inf is not None
+        return call.unknown() if masked else call.result(bounded_below=bounded, bounded_above=bounded)
     if call.operator == "rsub":
         a, b = b, a
     if call.operator != "add":
@@ -286,11 +289,6 @@ def _add(call: OperatorCall) -> Value | None:
         dominates=_joint(call, a, b) if nonnegative else frozenset(),
         minus_inf=minus_inf,
     )
-
-
-def _combination(call: OperatorCall) -> Value:
-    bounded = call.value(0).bounded and call.value(1).bounded
-    return call.result(bounded_below=bounded, bounded_above=bounded)
 
 
 @rule("mul")
@@ -342,8 +340,10 @@ def _div(call: OperatorCall) -> Value | None:
 
 
 @rule("floor", "ceil", "round", "trunc")
-def _rounding(call: OperatorCall) -> Value:
+def _rounding(call: OperatorCall) -> Value | None:
     x = call.value(0)
+    if call.get("decimals", 0) < 0:
+        return None  # it rounds by more than one
     return call.result(
         lower=x.lower - 1, upper=x.upper + 1, bounded_below=x.bounded_below, bounded_above=x.bounded_above
     )

@@ -42,7 +42,8 @@ class Value:
         bounded_below: Whether the entries are bounded below, by a constant that may depend on the parameters.
         bounded_above: Whether they are bounded above.
         positive: Whether they are bounded below by a constant above zero.
-        away_from_zero: Whether their magnitude is bounded below by a constant above zero.
+        away_from_zero: Whether their magnitude is bounded below by a constant above zero; of a tensor that depends on
+            parameters only, whether no entry is zero at the current ones.
         finite: Whether every entry is proven finite.
         depends_on_input: Whether the tensor depends on the network's input.
         depends_on_parameters: Whether it depends on a trainable parameter.

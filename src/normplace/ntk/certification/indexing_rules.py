@@ -22,8 +22,10 @@ _to_copy to _reshape_alias copy"""
 
 
 @rule(*_RESHAPING.split())
-def _same_entries(call: OperatorCall) -> Value:
+def _same_entries(call: OperatorCall) -> Value | None:
     x = call.value(1 if call.operator == "copy" else 0)
+    if call.operator == "view" and "dtype" in call.arguments:
+        return None  # the same bits as other numbers
     if not same_size(x, call.shapes[0]) or call.dtype is None:
         return call.result(**limits(x))
     if call.dtype == torch.bool:

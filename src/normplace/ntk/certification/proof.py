@@ -8,6 +8,7 @@ gradient with respect to the trainable parameters, and with it the diagonal of t
 from __future__ import annotations
 
 import copy
+import math
 import operator
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -29,6 +30,10 @@ from normplace.ntk.certification.rules import RULES, OperatorCall
 _HANDLE_MINUS_INF = {
     *("add", "where", "masked_fill", "_softmax", "_safe_softmax", "_scaled_dot_product_flash_attention_for_cpu"),
     *("expand", "view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "clone", "alias", "detach", "_to_copy"),
+}
+# Operators whose rules handle an infinite number among their arguments.
+_HANDLE_INFINITE_NUMBERS = {
+    *("where", "masked_fill", "clamp", "clamp_min", "clamp_max", "hardtanh", "linalg_vector_norm"),
 }
 # Modules that a message names at most.
 _MOST_NAMED = 4
@@ -169,6 +174,8 @@ class _Propagation:
             return unknown
         if call.operator not in _HANDLE_MINUS_INF and any(value.minus_inf is not None for value in call.tensors):
             return unknown
+        if call.operator not in _HANDLE_INFINITE_NUMBERS and any(map(_is_infinite, call.args)):
+            return unknown
         rule = RULES.get(call.operator)
         is_real = call.dtype is not None and not call.dtype.is_complex
         derived = rule(call) if rule is not None and is_real else None
@@ -238,6 +245,10 @@ def _identity(argument: Any) -> Any:
     if isinstance(argument, list | tuple):
         return tuple(_identity(item) for item in argument)
     return ("tensor", argument.key) if isinstance(argument, Value) else argument
+
+
+def _is_infinite(argument: Any) -> bool:
+    return isinstance(argument, float) and not math.isfinite(argument)
 
 
 def _is_bounded(value: Any) -> bool:

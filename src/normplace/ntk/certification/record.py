@@ -27,7 +27,7 @@ from torch.overrides import TorchFunctionMode
 
 from normplace.ntk.model_state import differentiable
 
-# Calls that expose a tensor's memory, which fake tensors do not have.
+# Calls that expose a tensor's memory, which fake tensors do not have, or its values as text.
 _MEMORY_ACCESS = {
     Tensor.numpy,
     Tensor.__array__,
@@ -35,6 +35,8 @@ _MEMORY_ACCESS = {
     Tensor.data_ptr,
     Tensor.untyped_storage,
     Tensor.__dlpack__,
+    Tensor.__repr__,
+    Tensor.__format__,
 }
 # Calls that read a value; fake tensors raise an error, which the model may catch.
 _VALUE_ACCESS = {Tensor.item, Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__, Tensor.__complex__}

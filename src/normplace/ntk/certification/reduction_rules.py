@@ -100,7 +100,8 @@ def _variance(call: OperatorCall) -> Value | tuple[Value, ...]:
     correction = call.get("correction", 1)
     count = math.prod(x.shape[axis] for axis in axes)
     if not isinstance(correction, int | float) or count - correction <= 0:
-        return tuple(call.result(output=index, finite=False) for index in range(len(call.shapes))) or call.unknown()
+        unknown = tuple(call.result(output=index, finite=False) for index in range(len(call.shapes)))
+        return unknown if call.operator == "var_mean" else unknown[0]
     degree = 1.0 if call.operator == "std" else 2.0
     dominates = frozenset({PowerBound(("centred", x.key, axes), keepdim_shape(x.shape, axes), degree)})
     # The derivative of a square root is unbounded at zero, so the gradient of a standard deviation is too.

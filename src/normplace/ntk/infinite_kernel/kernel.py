@@ -154,10 +154,7 @@ def _inverse_root(variance: Tensor) -> Tensor:
 def _diagonal(spec: FullyConnected, x: Tensor) -> tuple[list[_Scales], Tensor, Tensor]:
     """Per-layer scales of each input, and the final diagonals (NNGP, NTK), without rounding in ρ."""
     moments, normed = spec.moments, spec.normed_layers
-    s = x.square().mean(1) * spec.weight_variance + spec.bias_variance
-    if not bool(torch.isfinite(s).all()):
-        raise UsageError("the inputs are so large that their squares overflow float64: rescale them.")
-    t = s
+    s = t = x.square().mean(1) * spec.weight_variance + spec.bias_variance
     layers = []
     for layer in range(1, spec.depth + 1):
         before = mean = after = None
@@ -176,6 +173,8 @@ def _diagonal(spec: FullyConnected, x: Tensor) -> tuple[list[_Scales], Tensor, T
         weight = spec.variance_after(layer)
         s = weight * q + spec.bias_variance
         t = s + weight * t
+    if not all(bool(torch.isfinite(values).all()) for values in (*(layer.variance for layer in layers), s, t)):
+        raise UsageError("the inputs are so large that the kernel overflows float64: rescale them.")
     return layers, s, t
 
 
