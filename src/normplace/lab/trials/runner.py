@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from normplace.errors import UsageError, expect_whole, unknown
+from normplace.errors import UsageError, expect_choice, expect_whole
 from normplace.lab.trials.config import config_dict, config_from_dict
 from normplace.lab.trials.engines import Engine
 from normplace.lab.trials.known_sources import remember
@@ -59,8 +59,7 @@ class Run:
     def __post_init__(self) -> None:
         if self.seeds is not None:
             expect_whole(1, **{"--seeds": self.seeds})
-        if self.scale not in SCALES:
-            raise unknown("scale", self.scale, SCALES)
+        expect_choice("scale", self.scale, SCALES)
         if "seed" in self.overrides:
             raise UsageError("the seed is part of the plan and cannot be overridden: claims are judged over all seeds.")
 

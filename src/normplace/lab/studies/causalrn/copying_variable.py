@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from normplace._shared.device import pick_device
-from normplace.errors import UsageError
+from normplace.errors import UsageError, expect_choice
 from normplace.lab.studies.causalrn.copying_fixed import SEEDS
 from normplace.lab.studies.causalrn.networks import NETWORKS, TITLES, build
 from normplace.lab.studies.causalrn.training import TrainedTrial
@@ -66,7 +66,7 @@ class VariableTrial(TrainedTrial):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_choice("network", self.network, NETWORKS)
+        expect_choice("network", self.network, NETWORKS)
         if self.positions == "learned":
             raise UsageError("learned positions do not extend beyond training: choose none or sinusoidal.")
         if self.longest not in self.tested:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from normplace._shared.device import pick_device
-from normplace.errors import UsageError, expect_at_least
+from normplace.errors import UsageError, expect_at_least, expect_choice
 from normplace.lab.studies.causalrn.copying_variable import COPIED
 from normplace.lab.studies.causalrn.networks import TITLES, build
 from normplace.lab.studies.causalrn.published_size import HEADS, MAMBA_HEADS, SEEDS, alignment_of
@@ -102,7 +102,7 @@ class GeneralizationTrial(TrainedTrial):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_choice("network", self.network, POSITIONS)
+        expect_choice("network", self.network, POSITIONS)
         expect_at_least(2, self, "longest")
         if self.positions not in POSITIONS[self.network]:
             choices = ", ".join(POSITIONS[self.network])

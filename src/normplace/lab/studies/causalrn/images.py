@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from normplace._shared.device import pick_device
+from normplace.errors import expect_choice
 from normplace.lab.studies.causalrn.language import matched_network
 from normplace.lab.studies.causalrn.networks import NETWORKS, TITLES
 from normplace.lab.studies.causalrn.training import TrainedTrial
@@ -50,8 +51,8 @@ class ImageTrial(TrainedTrial):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_choice("network", self.network, NETWORKS)
-        self.check_choice("image data set", self.data, LOADERS)
+        expect_choice("network", self.network, NETWORKS)
+        expect_choice("image data set", self.data, LOADERS)
 
 
 def plan(scale: str) -> Iterator[ImageTrial]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from normplace._shared.device import pick_device
-from normplace.errors import UsageError
+from normplace.errors import UsageError, expect_choice
 from normplace.lab.studies.causalrn.networks import NETWORKS, TITLES, build
 from normplace.lab.studies.causalrn.training import TrainedTrial
 from normplace.lab.tasks.sequences import StringTask
@@ -76,8 +76,8 @@ class LookupTrial(TrainedTrial):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_choice("network", self.network, NETWORKS)
-        self.check_choice("look-up task", self.task, TASKS)
+        expect_choice("network", self.network, NETWORKS)
+        expect_choice("look-up task", self.task, TASKS)
         if self.positions == "learned":
             raise UsageError("learned positions do not extend beyond training: choose none or sinusoidal.")
         if self.longest not in self.tested:

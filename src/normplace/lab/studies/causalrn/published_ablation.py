@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from normplace.errors import UsageError
+from normplace.errors import UsageError, expect_choice
 from normplace.lab.studies.causalrn.masking import MASKINGS, MaskedBeforeRelation
 from normplace.lab.studies.causalrn.published_size import (
     BUDGET,
@@ -68,9 +68,9 @@ class PublishedAblationTrial(PublishedTrial):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_choice("pair norm", self.pair_norm, NORMS)
-        self.check_choice("activation", self.activation, ACTIVATIONS)
-        self.check_choice("masking", self.masking, MASKINGS)
+        expect_choice("pair norm", self.pair_norm, NORMS)
+        expect_choice("activation", self.activation, ACTIVATIONS)
+        expect_choice("masking", self.masking, MASKINGS)
         if self.masking == "before" and self.activation == "gelu":
             raise UsageError("GELU with the mask before it is not a number, so it cannot be trained: mask after it.")
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from normplace._shared.device import pick_device
+from normplace.errors import expect_choice
 from normplace.lab.studies.causalrn.networks import NETWORKS, TITLES, build
 from normplace.lab.studies.causalrn.training import TrainedTrial
 from normplace.lab.tasks.sequences import Recall, RecallCurriculum
@@ -72,7 +73,7 @@ class RecallTrial(TrainedTrial):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_choice("network", self.network, NETWORKS)
+        expect_choice("network", self.network, NETWORKS)
 
 
 def plan(scale: str) -> Iterator[RecallTrial]:

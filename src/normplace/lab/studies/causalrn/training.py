@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from normplace._shared.device import pick_device
-from normplace.errors import expect_at_least, unknown
+from normplace.errors import expect_at_least
 from normplace.lab.tasks.sequences import FixedCopy
 from normplace.lab.train.sequence import LossHistory, SequenceTraining, fit_sequence, predict_tokens
 from normplace.lab.trials.study import Outcome
@@ -51,15 +51,6 @@ class TrainedTrial:
 
     def __post_init__(self) -> None:
         expect_at_least(1, self, "dim", "depth", "steps", "batch_size")
-
-    def check_choice(self, kind: str, choice: str, choices: Iterable[str]) -> None:
-        """Raise an error for an unknown choice.
-
-        Raises:
-            UsageError: If the choice is unknown.
-        """
-        if choice not in choices:
-            raise unknown(kind, choice, choices)
 
     def training(self, **options: Any) -> SequenceTraining:
         """The training settings, with further options of a part."""

@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional as F
 
 from normplace._shared.device import pick_device
-from normplace.errors import expect_at_least, unknown
+from normplace.errors import expect_at_least, expect_choice
 from normplace.lab.studies.deepergcn.depth import GRID, ORDERS
 from normplace.lab.studies.deepergcn.networks import check_aggregation, conv_factory
 from normplace.lab.studies.deepergcn.node import NodeTrial, load, why_unavailable
@@ -59,9 +59,8 @@ class GradientTrial:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        for kind, choice, choices in (("block order", self.order, ORDERS), ("norm", self.norm, NORMS)):
-            if choice not in choices:
-                raise unknown(kind, choice, choices)
+        expect_choice("block order", self.order, ORDERS)
+        expect_choice("norm", self.norm, NORMS)
         check_aggregation(self.aggregation)
         expect_at_least(4, self, "depth")
         expect_at_least(1, self, "dim", "side")

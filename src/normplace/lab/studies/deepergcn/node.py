@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from normplace._shared.device import pick_device
 from normplace.analysis.smoothing import smoothing
-from normplace.errors import expect_at_least, unknown
+from normplace.errors import expect_at_least, expect_choice
 from normplace.lab.studies.deepergcn.networks import check_aggregation, conv_factory, learned_scalars
 from normplace.lab.tasks.data_files import unavailable_reason
 from normplace.lab.tasks.graphs import grid_mines
@@ -64,12 +64,8 @@ class NodeTrial:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        for kind, choice, choices in (
-            ("block order", self.order, NAMED),
-            ("place of dropout", self.dropped, DROPPED),
-        ):
-            if choice not in choices:
-                raise unknown(kind, choice, choices)
+        expect_choice("block order", self.order, NAMED)
+        expect_choice("place of dropout", self.dropped, DROPPED)
         check_aggregation(self.aggregation)
         expect_at_least(1, self, "depth", "dim", "epochs")
 

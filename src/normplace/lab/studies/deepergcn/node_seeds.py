@@ -23,7 +23,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from normplace._shared.device import pick_device
 from normplace.analysis.smoothing import Smoothing, smoothing
-from normplace.errors import UsageError, expect_at_least, unknown
+from normplace.errors import UsageError, expect_at_least, expect_choice
 from normplace.lab.studies.deepergcn.device_scores import DeviceScores
 from normplace.lab.studies.deepergcn.networks import conv_factory, learned_scalars
 from normplace.lab.studies.deepergcn.node import NodeTrial, load
@@ -62,8 +62,7 @@ class SeedsTrial(NodeTrial):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.schedule not in SCHEDULES:
-            raise unknown("schedule", self.schedule, SCHEDULES)
+        expect_choice("schedule", self.schedule, SCHEDULES)
         if self.norm != "batch" or self.msg_norm:
             raise UsageError("seeds are trained together with BatchNorm and without MsgNorm: use norm=batch.")
         if not 0 <= self.average < 1:
