@@ -20,7 +20,7 @@ from normplace.lab.studies.causalrn.published_size import HEADS, MAMBA_HEADS, SE
 from normplace.lab.studies.causalrn.training import TrainedTrial
 from normplace.lab.studies.causalrn.windows import WindowedRelation
 from normplace.lab.tasks.sequences import StringTask
-from normplace.lab.train.sequence import fit_sequence, predict_tokens
+from normplace.lab.train.sequence import fit_sequence
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.sequence import Relation, SequenceModel, count_parameters
 
@@ -165,11 +165,10 @@ def run(trial: GeneralizationTrial) -> Outcome:
     series: dict[str, list[float]] = {"factor": list(FACTORS), "length": [], "string": [], "character": []}
     for factor in FACTORS:
         length = round(factor * trial.longest)
-        batch = task.evaluation_batch(trial.exam, length, test)
-        scores = task.score(predict_tokens(model, batch.inputs, precision=trial.precision, batch_size=32), batch)
         series["length"].append(length)
-        for name, value in scores._asdict().items():
-            series[name].append(float(value.mean()))
+        batch = task.evaluation_batch(trial.exam, length, test)
+        for name, accuracy in trial.accuracies(model, batch, task.score, batch_size=32).items():
+            series[name].append(accuracy)
     copied = [factor for factor, accuracy in zip(FACTORS, series["character"], strict=True) if accuracy >= COPIED]
     twice = FACTORS.index(2.0)
     return Outcome(

@@ -15,7 +15,7 @@ from normplace.lab.studies.causalrn.networks import NETWORKS, TITLES
 from normplace.lab.studies.causalrn.training import TrainedTrial
 from normplace.lab.tasks.data_files import unavailable_reason
 from normplace.lab.tasks.sequences.images import CIFAR10, DIGITS, LOADERS, ImageData, PixelSequences, load_images
-from normplace.lab.train.sequence import fit_sequence, predict_tokens
+from normplace.lab.train.sequence import fit_sequence
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.sequence import SequenceModel, count_parameters
 
@@ -78,8 +78,7 @@ def run(trial: ImageTrial) -> Outcome:
     valid: list[float] = []
 
     def accuracy(part: PixelSequences) -> float:
-        batch = part.evaluation_batch(trial.exam)
-        return float(part.score(predict_tokens(model, batch.inputs, precision=trial.precision), batch).string.mean())
+        return trial.accuracies(model, part.evaluation_batch(trial.exam), part.score)["string"]
 
     generator = torch.Generator(device).manual_seed(trial.seed)
     training = trial.training(schedule="cosine", every=trial.every)

@@ -17,7 +17,7 @@ from normplace.errors import UsageError, expect_choice
 from normplace.lab.studies.causalrn.networks import NETWORKS, TITLES, build
 from normplace.lab.studies.causalrn.training import TrainedTrial
 from normplace.lab.tasks.sequences import StringTask
-from normplace.lab.train.sequence import fit_sequence, predict_tokens
+from normplace.lab.train.sequence import fit_sequence
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.sequence import count_parameters
 
@@ -107,28 +107,24 @@ def run(trial: LookupTrial) -> Outcome:
     train, evaluation, test = (torch.Generator(device).manual_seed(3 * trial.seed + n) for n in range(3))
     during: list[float] = []
 
-    def accuracies(length: int, generator: torch.Generator) -> tuple[float, float]:
-        batch = task.evaluation_batch(trial.exam, length, generator)
-        scores = task.score(predict_tokens(model, batch.inputs, precision=trial.precision), batch)
-        return float(scores.string.mean()), float(scores.character.mean())
+    def accuracies(length: int, generator: torch.Generator) -> dict[str, float]:
+        return trial.accuracies(model, task.evaluation_batch(trial.exam, length, generator), task.score)
 
     def watch(_: int) -> bool:
-        during.append(accuracies(trial.longest, evaluation)[0])
+        during.append(accuracies(trial.longest, evaluation)["string"])
         return trial.stop_when_perfect and during[-1] == 1
 
     training = trial.training(schedule="cosine", every=trial.every)
     losses = fit_sequence(model, task, training, train, watch)
-    string, character = zip(*(accuracies(length, test) for length in trial.tested), strict=True)
-    longest = trial.tested.index(trial.longest)
+    tested = [accuracies(length, test) for length in trial.tested]
     return Outcome(
         metrics={
-            "string": string[longest],
-            "character": character[longest],
-            "string_farthest": string[-1],
+            **tested[trial.tested.index(trial.longest)],
+            "string_farthest": tested[-1]["string"],
             "steps": losses.steps_taken,
             "parameters": count_parameters(model),
         },
-        series={"length": trial.tested, "string": string, "character": character}
+        series={"length": trial.tested, **{name: [one[name] for one in tested] for name in ("string", "character")}}
         | {"step": losses.steps, "loss": losses.loss, "during": during},
     )
 

@@ -18,7 +18,7 @@ from normplace.errors import expect_choice
 from normplace.lab.studies.causalrn.networks import NETWORKS, TITLES, build
 from normplace.lab.studies.causalrn.training import TrainedTrial
 from normplace.lab.tasks.sequences import Recall, RecallCurriculum
-from normplace.lab.train.sequence import fit_sequence, predict_tokens
+from normplace.lab.train.sequence import fit_sequence
 from normplace.lab.trials.config import ADDED_LATER
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.sequence import count_parameters
@@ -103,9 +103,7 @@ def run(trial: RecallTrial) -> Outcome:
     during: list[float] = []
 
     def accuracy(generator: torch.Generator) -> float:
-        batch = task.draw(EXAM, generator)
-        scores = task.score(predict_tokens(model, batch.inputs, precision=trial.precision), batch)
-        return float(scores.character.mean())
+        return trial.accuracies(model, task.draw(EXAM, generator), task.score)["character"]
 
     def watch(_: int) -> bool:
         during.append(accuracy(evaluation))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -90,8 +91,14 @@ def load(trial: NodeTrial) -> tuple[LabelledGraph, int]:
     return graph, trial.seed % graph.num_splits
 
 
-def build(trial: NodeTrial, graph: LabelledGraph) -> GraphStack:
-    """Build the trial's network with initial weights from the global RNG."""
+def build(trial: NodeTrial, graph: LabelledGraph, **options: Any) -> GraphStack:
+    """Build the trial's network with initial weights from the global RNG.
+
+    Args:
+        trial: The trial.
+        graph: Its graph.
+        **options: Further arguments of :class:`GraphStack`.
+    """
     return GraphStack.named(
         trial.order,
         conv_factory(trial.aggregation, msg_norm=trial.msg_norm),
@@ -101,6 +108,7 @@ def build(trial: NodeTrial, graph: LabelledGraph) -> GraphStack:
         trial.depth,
         norm=trial.norm,
         dropout=Dropout(**{trial.dropped: trial.dropout}),
+        **options,
     )
 
 

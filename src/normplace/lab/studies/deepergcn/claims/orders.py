@@ -11,14 +11,13 @@ from dataclasses import replace
 from functools import partial
 
 from normplace.lab.studies.cases import Cases
-from normplace.lab.studies.deepergcn.depth import SEEDS
+from normplace.lab.studies.deepergcn.claims.graphs import GRID
 from normplace.lab.studies.deepergcn.measures import change_with_depth, change_with_depth_of, order_score
 from normplace.lab.studies.deepergcn.orders import CORE, DEEP, DEEPEST, FEWER_SPLITS, OTHER, SPLITS, USUAL
 from normplace.lab.studies.deepergcn.published import PAPER
 from normplace.lab.trials.claims import Check, Claim
 from normplace.lab.trials.per_seed import Measure
 
-GRID = Cases("grid", ("grid-mines",), "On a generated grid of mines,", SEEDS)
 SPLIT = Cases("splits", ("minesweeper", "tolokers"), "On Minesweeper and Tolokers,", SPLITS)
 DEEPEST_SPLIT = replace(SPLIT, seeds=FEWER_SPLITS)
 """For checks of the deepest stacks, which Tolokers has on five of its splits; a difference takes the splits of both."""
