@@ -90,6 +90,11 @@ def expect_number(name: str, value: object, least: float | None = None, *, above
     raise UsageError(f"{name} must be {requirement}, got {_short_repr(value)}.")
 
 
+def cause(error: BaseException) -> str:
+    """Return the type and the message of an exception as one line of at most 200 characters."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+
+
 def _short_repr(value: object) -> str:
     """Return a value as one short line."""
     text = " ".join(repr(value)[:200].split())
