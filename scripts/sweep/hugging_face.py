@@ -1,4 +1,4 @@
-"""Every model type of transformers, made small, with inputs found by trial."""
+"""A small model of every type of transformers, with inputs found by trial."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Independent sets of the usual benchmark graphs: policies beside the minimum degree and KaMIS.
+"""Independent sets of the usual benchmark graphs: policies compared with the minimum degree and KaMIS.
 
 ER-[700-800] are uniform graphs of 700 to 800 nodes, each pair connected with probability 0.15; RB-[200-300] and
 RB-[800-1200] are instances of Model RB of so many nodes (20 to 24 cliques of 5 to 11 nodes, 40 to 54 of 20 to 24, with
