@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import fmean, stdev
 
@@ -49,30 +49,26 @@ def _scores(
 
 def lengths() -> str:
     """Accuracy of copying strings of one length, by network."""
-    records = committed.records("causalrn", "full")
-    lengths = config_values(records, "copying-fixed", "length")
     networks = {NETWORKS[network]: {"network": network, "size": "equal"} for network in NETWORKS}
     networks["Transformer, published size"] = {"network": "transformer", "size": "published"}
-    rows: list[list[str]] = []
-    for name, fields in networks.items():
-        cells = [pick(records, "copying-fixed", length=length, **fields) for length in lengths]
-        if any(cells):
-            seeds = str(max(map(len, cells)))
-            rows.append([name, *(f"{_mean(cell, 'string')} ({_mean(cell, 'character')})" for cell in cells), seeds])
-    headings = ("network", *(f"{length} characters" for length in lengths), "seeds")
-    return markdown_table(headings, [[cell.replace(" ()", "") for cell in row] for row in rows])
+    return _copying("copying-fixed", networks, "string", "character")
 
 
 def published_lengths() -> str:
     """Accuracy of copying at the published size, by network and length."""
+    return _copying("published-copying", COPIERS, "string_in_budget", "character_in_budget")
+
+
+def _copying(part: str, networks: Mapping[str, Mapping[str, str]], string: str, character: str) -> str:
+    """Two accuracies of every network by the length of strings."""
     records = committed.records("causalrn", "full")
-    lengths = config_values(records, "published-copying", "length")
+    lengths = config_values(records, part, "length")
     rows: list[list[str]] = []
-    for name, fields in COPIERS.items():
-        cells = [pick(records, "published-copying", length=length, **fields) for length in lengths]
+    for name, fields in networks.items():
+        cells = [pick(records, part, length=length, **fields) for length in lengths]
         if any(cells):
-            numbers = [f"{_mean(cell, 'string_in_budget')} ({_mean(cell, 'character_in_budget')})" for cell in cells]
-            rows.append([name, *(number.replace(" ()", "") for number in numbers), str(max(map(len, cells)))])
+            numbers = [f"{_mean(cell, string)} ({_mean(cell, character)})" if cell else "" for cell in cells]
+            rows.append([name, *numbers, str(max(map(len, cells)))])
     if not rows:
         return NO_RESULTS
     return markdown_table(("network", *(f"{length} characters" for length in lengths), "seeds"), rows)

@@ -1,4 +1,4 @@
-"""Every model type of transformers, made small, with inputs found by trial."""
+"""A small model of every type of transformers, with inputs found by trial."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from sweep import failure
 from sweep.shrink import shrink
 
 # Divisor of widths, side of an image, whether to keep two layers only.
@@ -146,7 +147,7 @@ def prepare(name: str) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]] | st
         classes = _classes(config_class)
         default = config_class().to_dict()
     except Exception as error:
-        return _said(error)
+        return failure(error)
     if not classes:
         return "the configuration has no model class"
     for variant in VARIANTS:
@@ -160,18 +161,14 @@ def prepare(name: str) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]] | st
                     continue
                 model = model_class(config).eval()
             except Exception as error:
-                reason = reason or _said(error)
+                reason = reason or failure(error)
                 continue
             for inputs in candidates(model, config):
                 try:
                     with torch.no_grad():
                         model(**inputs)
                 except Exception as error:
-                    reason = reason or _said(error)
+                    reason = reason or failure(error)
                     continue
                 return model, (), inputs
     return reason or "no inputs fit its arguments"
-
-
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0][:300]

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from sweep import failure
 from sweep.shrink import LAYERS
 
 LARGEST = 100_000_000  # parameters of a model that is built on the CPU
@@ -42,7 +43,7 @@ def prepare_timm(name: str) -> Prepared:
                     model(pixels)
                 return model, (pixels,), {}
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+            reason = failure(error)
     return reason or "too large for the CPU"
 
 
@@ -70,7 +71,7 @@ def prepare_diffusers(name: str) -> Prepared:
         with torch.device("meta"):
             model = kind(**options).eval()
     except Exception as error:
-        return f"{type(error).__name__}: {error}".splitlines()[0][:300]
+        return failure(error)
     with torch.device("meta"):
         for kwargs in _diffusers_inputs(model):
             try:
@@ -78,7 +79,7 @@ def prepare_diffusers(name: str) -> Prepared:
                     model(**kwargs)
                 return model, (), kwargs
             except Exception as error:
-                reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+                reason = failure(error)
     return reason
 
 
@@ -142,7 +143,7 @@ def x_transformers_names() -> list[str]:
 
 
 def prepare_x_transformers(name: str) -> Prepared:
-    """A model with one switch turned over."""
+    """A model with the opposite of one default switch."""
     import x_transformers
     from x_transformers import x_transformers as library
 
@@ -167,5 +168,5 @@ def prepare_x_transformers(name: str) -> Prepared:
                 model(ids, **kwargs)
             return model, (ids,), kwargs
         except Exception as error:
-            reason = reason or f"{type(error).__name__}: {error}".splitlines()[0][:300]
+            reason = reason or failure(error)
     return reason

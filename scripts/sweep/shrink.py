@@ -25,12 +25,12 @@ SMALL = {
 def shrink(config: dict[str, Any], factor: int, image: int | None, fewer_layers: bool = True) -> dict[str, Any]:
     """A configuration with few layers, widths divided by a factor, a small vocabulary and few experts.
 
-    Dividing every width by one number keeps what must divide what.
+    Every width is divided by the same number, so that heads still divide widths.
 
     Args:
         config: A configuration as a dictionary, with those of its parts inside.
         factor: What widths are divided by.
-        image: The side of an image, None for as it is.
+        image: Largest side of an image; None keeps it.
         fewer_layers: Whether to keep two layers only.
     """
     layers = None

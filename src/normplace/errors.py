@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import numbers
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 MAX_LAYERS = 100_000
 
@@ -24,6 +24,16 @@ def unknown(kind: str, name: object, options: Iterable[str]) -> UsageError:
     close = difflib.get_close_matches(str(name).lstrip("-"), words, n=1, cutoff=0.5)
     hint = f"did you mean {words[close[0]]!r}?" if close else f"choose from {', '.join(known) or 'nothing yet'}."
     return UsageError(f"unknown {kind} {name!r}: {hint}")
+
+
+def expect_choice(kind: str, name: object, options: Collection[str]) -> None:
+    """Check that a name is among ``options``.
+
+    Raises:
+        UsageError: If it is not.
+    """
+    if name not in options:
+        raise unknown(kind, name, options)
 
 
 def expect_at_least(least: int, settings: object, *names: str) -> None:
@@ -78,6 +88,11 @@ def expect_number(name: str, value: object, least: float | None = None, *, above
     else:
         requirement = "a finite number" + ("" if least is None else f" {'above' if above else 'of at least'} {least}")
     raise UsageError(f"{name} must be {requirement}, got {_short_repr(value)}.")
+
+
+def cause(error: BaseException) -> str:
+    """Return the type and the message of an exception as one line of at most 200 characters."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
 
 def _short_repr(value: object) -> str:

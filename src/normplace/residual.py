@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice, unknown
 from normplace.norms import apply_norm, build_norm, norm_context
 from normplace.placement import (
     BLOCK_SLOTS,
@@ -163,8 +163,7 @@ class Residual(nn.Module):
                 f"the placement puts a {content} inside the branch at {name!r}, but {kind} has no such site: "
                 f"derive the branch from normplace.Branch and list its {sites}."
             )
-        if name not in getattr(self.branch, sites):
-            raise unknown(f"site inside {kind}:", name, getattr(self.branch, sites))
+        expect_choice(f"site inside {kind}:", name, getattr(self.branch, sites))
         return self.branch
 
     def _init_scales(self) -> None:
@@ -395,6 +394,5 @@ def _slot_of(scale: Scale, spec: BlockSpec) -> str:
     if scale.slot is None and len(slots) > 1:
         raise UsageError(f"this placement has norms in {' and '.join(slots)}: choose one with Scale(slot=...).")
     slot = scale.slot or slots[0]
-    if slot not in slots:
-        raise unknown("slot with a norm:", slot, slots)
+    expect_choice("slot with a norm:", slot, slots)
     return slot

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from normplace._shared.fields import quoted
-from normplace.errors import UsageError
+from normplace.errors import UsageError, cause
 
 
 def load_reference(reference: str) -> Any:
@@ -119,5 +119,4 @@ def _import(name: str, not_found: str) -> ModuleType:
 
 
 def _failed(name: str, error: BaseException) -> UsageError:
-    reason = " ".join(f"{type(error).__name__}: {error}".split())
-    return UsageError(f"importing {name!r} failed ({reason[:200]}): import it in Python to see where.")
+    return UsageError(f"importing {name!r} failed ({cause(error)}): import it in Python to see where.")

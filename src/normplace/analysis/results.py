@@ -132,7 +132,7 @@ class ResidualBlock:
     @property
     def kind(self) -> str:
         """The kinds of its branches."""
-        return " and ".join(arm.kind for arm in self.branches)
+        return " and ".join(branch.kind for branch in self.branches)
 
     @property
     def module(self) -> str:

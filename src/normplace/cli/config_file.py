@@ -10,7 +10,7 @@ from cyclopts import App, ArgumentCollection
 from cyclopts.config import Dict
 
 from normplace._shared.fields import check_type, quoted
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice
 from normplace.lab.train.config import OLD_NAMES, NetworkConfig, TrainConfig
 
 TABLES = ("network", "training")
@@ -61,8 +61,7 @@ def read_config_file(path: Path) -> dict[str, Any]:
             settings[OLD_NAMES.get(name, name)] = setting
     types = {**OPTIONS, **get_type_hints(NetworkConfig), **get_type_hints(TrainConfig)}
     for name, value in settings.items():
-        if name not in types:
-            raise unknown(f"key of {path}:", name, types)
+        expect_choice(f"key of {path}:", name, types)
         if isinstance(value, list):
             settings[name] = value = tuple(value)
         if name == SIGNALS and isinstance(value, dict):

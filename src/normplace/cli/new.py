@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from normplace.cli.options import Folder
 from normplace.cli.program import program
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice
 
 TEMPLATE = Path(__file__).with_name("study_template.py")
 KINDS = ("study",)
@@ -37,8 +37,7 @@ def new(
     from normplace._shared.output import write_atomic
     from normplace.lab.studies import STUDIES
 
-    if kind not in KINDS:
-        raise unknown("kind of file", kind, KINDS)
+    expect_choice("kind of file", kind, KINDS)
     if not name.isidentifier() or not name.isascii():
         raise UsageError(f"a study's name has letters, digits and underscores, got {name!r}: choose another name.")
     if name in STUDIES or importlib.util.find_spec(name) is not None:

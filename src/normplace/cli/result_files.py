@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from normplace._shared.terminal import one_line
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice
 
 if TYPE_CHECKING:
     from normplace.lab.trials.runner import RecordedRun
@@ -76,8 +76,7 @@ def of_studies(recorded: Sequence[RecordedRun], names: Sequence[str]) -> list[Re
     """
     known = {name for result in recorded for name in result.run.study.names}
     for name in names:
-        if name not in known:
-            raise unknown("study among these results:", name, known)
+        expect_choice("study among these results:", name, known)
     return [result for result in recorded if not names or set(names) & set(result.run.study.names)]
 
 

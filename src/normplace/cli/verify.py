@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from normplace.cli.options import Studies, StudyNames, VerdictWords
 from normplace.cli.result_files import of_studies, read_results, report_damage
-from normplace.errors import unknown
+from normplace.errors import expect_choice
 
 if TYPE_CHECKING:
     from normplace.lab.trials.claims import Judgement
@@ -65,8 +65,7 @@ def _claim_filter(verdicts: Sequence[str], text: str) -> Callable[[Judgement], b
     known = {verdict.value.replace(" ", "-"): verdict for verdict in Verdict}
     words = [word.lower().replace(" ", "-") for word in verdicts]
     for word in words:
-        if word not in known:
-            raise unknown("verdict", word, known)
+        expect_choice("verdict", word, known)
     chosen = {known[word] for word in words} or set(Verdict)
 
     def keep(judgement: Judgement) -> bool:

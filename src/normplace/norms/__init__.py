@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice, unknown
 from normplace.norms.feature import DyT, Identity, LayerNorm, RMSNorm
 from normplace.norms.rows import BatchNorm, GraphNorm, MsgNorm, PairNorm
 
@@ -58,8 +58,7 @@ def build_norm(name: str, dim: int, **options: Any) -> nn.Module:
         >>> build_norm("rms", 8, eps=1e-5)
         RMSNorm((8,), eps=1e-05, elementwise_affine=True)
     """
-    if name not in NORMS:
-        raise unknown("norm", name, NORMS)
+    expect_choice("norm", name, NORMS)
     norm_class = NORMS[name]
     if not isinstance(dim, int) or dim < 1:
         raise UsageError(f"the number of features of a norm must be a positive integer, got {dim!r}.")

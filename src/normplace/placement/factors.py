@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from normplace.errors import UsageError, expect_number, unknown
+from normplace.errors import UsageError, expect_choice, expect_number
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,7 @@ class Power:
     log: bool = False
 
     def __post_init__(self) -> None:
-        if self.of not in ("layer", "depth"):
-            raise unknown("quantity", self.of, ("layer", "depth"))
+        expect_choice("quantity", self.of, ("layer", "depth"))
         expect_number("the exponent of a power", self.exponent)
         expect_number("the factor inside a power", self.times, 0, above=True)
         if self.log and not self.times > 1:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from normplace.errors import UsageError, expect_whole, unknown
+from normplace.errors import UsageError, expect_choice, expect_whole
 from normplace.placement.equations import Apply, Sum, Symbol, X, branch_term, number_text, with_gain
 from normplace.placement.saved import known_fields, read_segments
 from normplace.placement.segments import First, Segments, check_ends, last_layer
@@ -84,8 +84,7 @@ class Placement:
             )
 
     def _check_streams(self) -> None:
-        if self.streams not in STREAMS:
-            raise unknown("kind of streams", self.streams, STREAMS)
+        expect_choice("kind of streams", self.streams, STREAMS)
         if self.streams == "b2t" and not all(spec.stream for _, spec in self._by_kind()[-1][1]):
             raise UsageError("b2t adds the layer's input before its last norm: set stream=True in the last block.")
         if self.streams in ("dual", "siamese"):
@@ -198,8 +197,7 @@ class Placement:
             kinds = tuple((name, mapped(segments)) for name, segments in self.kinds)
             return replace(self, segments=mapped(self.segments), kinds=kinds)
         by_kind = dict(self.kinds) or dict.fromkeys(("attention", "mlp"), self.segments)
-        if kind not in by_kind:
-            raise unknown("kind of branch", kind, by_kind)
+        expect_choice("kind of branch", kind, by_kind)
         return replace(self, segments=(), kinds=tuple({**by_kind, kind: mapped(by_kind[kind])}.items()))
 
     def at(self, layer: int, depth: int, kind: str | None = None) -> BlockSpec:

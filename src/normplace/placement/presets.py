@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice, unknown
 from normplace.placement.factors import LearnedScale, Power
 from normplace.placement.placement import Placement
 from normplace.placement.spec import BlockSpec
@@ -136,6 +136,5 @@ def build_preset(name: str, options: Mapping[str, Any]) -> Placement:
     function = ALL_PRESETS[key]
     choices = inspect.signature(function).parameters
     for option in options:
-        if option not in choices:
-            raise unknown(f"option of placement {key!r}:", option, choices)
+        expect_choice(f"option of placement {key!r}:", option, choices)
     return replace(function(**options), name=key)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from normplace.errors import UsageError, expect_number, expect_whole, unknown
+from normplace.errors import UsageError, expect_choice, expect_number, expect_whole
 
 WHERE = ("before", "after")
 GATES = ("learned", "mlp")
@@ -41,8 +41,7 @@ class Scale:
     slot: str | None = None
 
     def __post_init__(self) -> None:
-        if self.where not in WHERE:
-            raise unknown("side of a norm", self.where, WHERE)
+        expect_choice("side of a norm", self.where, WHERE)
         if not self.source or not isinstance(self.source, str):
             raise UsageError(f"a scale needs the name of its source, such as 'degree', got {self.source!r}.")
         expect_number("the power of a scale", self.power)
@@ -96,8 +95,7 @@ class Gate(nn.Module):
         self, kind: str, hidden: int = 16, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> None:
         super().__init__()
-        if kind not in GATES:
-            raise unknown("gate", kind, GATES)
+        expect_choice("gate", kind, GATES)
         expect_whole(1, hidden=hidden)
         self.kind, self.hidden = kind, hidden
         self.power = self.first = self.last = None

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice, unknown
 from normplace.placement.factors import LearnedScale, Power
 from normplace.placement.placement import Placement
 from normplace.placement.segments import First
@@ -21,8 +21,7 @@ PROJECTIONS = {"head": "", "each": "_each", "projection": "_full"}
 
 
 def _sites(names: str, over: str) -> tuple[str, ...]:
-    if over not in PROJECTIONS:
-        raise unknown("extent of the norm on queries and keys:", over, PROJECTIONS)
+    expect_choice("extent of the norm on queries and keys:", over, PROJECTIONS)
     return tuple(name + PROJECTIONS[over] for name in names)
 
 
@@ -153,8 +152,7 @@ def parallel(norm: str = "shared") -> Placement:
     ``norm`` is ``shared``, one input norm for both branches, or ``separate``, one for each, as in GPT-NeoX (arXiv
     2204.06745).
     """
-    if norm not in ("shared", "separate"):
-        raise unknown("input norm of parallel branches:", norm, ("shared", "separate"))
+    expect_choice("input norm of parallel branches:", norm, ("shared", "separate"))
     separate = norm == "separate"
     return Placement.by_kind(
         {"attention": BlockSpec(input=True), "mlp": BlockSpec(input=separate)},

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import torch
 
-from normplace.errors import unknown
+from normplace.errors import expect_choice
 from normplace.ops.backends import BackendChoice
 from normplace.ops.norm_add_norm.op import choose_backend
 from normplace.ops.tracing import in_transform
@@ -34,8 +34,7 @@ def fusion_mode(mode: str) -> Iterator[None]:
         UsageError: If there is no such mode.
     """
     global _mode
-    if mode not in MODES:
-        raise unknown("fusion mode", mode, MODES)
+    expect_choice("fusion mode", mode, MODES)
     before, _mode = _mode, mode
     try:
         yield

@@ -17,29 +17,28 @@ from normplace.lab.trials.intervals import (
     Student,
     TrialShare,
     exact_share,
-    interval,
 )
 
 
 def test_student_interval():
-    mean, low, high = interval([1.0, 2.0, 3.0, 4.0, 5.0])
+    mean, low, high = STUDENT([1.0, 2.0, 3.0, 4.0, 5.0])
     # t(0.975, 4) = 2.776445, sd = sqrt(2.5)
     assert (mean, high - mean) == pytest.approx((3.0, 2.776445 * math.sqrt(2.5 / 5)), rel=1e-6)
     assert low == pytest.approx(2 * mean - high)
-    assert interval([1.0])[1:] == (-math.inf, math.inf)
-    assert math.isnan(interval([])[0])
-    assert math.isnan(interval([1.0, math.nan])[0])
+    assert STUDENT([1.0])[1:] == (-math.inf, math.inf)
+    assert math.isnan(STUDENT([])[0])
+    assert math.isnan(STUDENT([1.0, math.nan])[0])
 
 
 def test_an_accuracy_stays_within_its_range():
     estimate, _, high = Student(low=0, high=1)([0.5, 1.0, 0.5])
     assert (estimate, high) == (pytest.approx(2 / 3), 1)
-    assert interval([0.5, 1.0, 0.5])[2] > 1
+    assert STUDENT([0.5, 1.0, 0.5])[2] > 1
     assert Student(low=0)([0.5, 1.0, 0.5])[2] > 1
 
 
 def test_equal_accuracies_still_have_an_interval():
-    assert interval([0.0] * 5)[1:] == (0, 0)
+    assert STUDENT([0.0] * 5)[1:] == (0, 0)
     low, high = Student(low=0, high=1, trials=128)([0.0] * 5)[1:]
     # Clopper-Pearson for 0 of 640: 1 - 0.025^(1/640)
     assert (low, high) == (0, pytest.approx(1 - 0.025 ** (1 / 640)))

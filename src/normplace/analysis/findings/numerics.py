@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import torch
 
 from normplace.analysis.analysis import Analysis
+from normplace.analysis.recording.passes import dtype_name
 from normplace.analysis.results import Finding, listed
 from normplace.analysis.scale_survival.law import law
 
@@ -27,14 +28,10 @@ def eps_vanishes(analysis: Analysis) -> Iterator[Finding]:
                 "eps vanishes",
                 "error",
                 (site.name,),
-                f"{site.name} adds eps {norm.eps:g} in {_named(norm.eps_dtype)}, which rounds it to zero.",
+                f"{site.name} adds eps {norm.eps:g} in {dtype_name(norm.eps_dtype)}, which rounds it to zero.",
                 "A row of zeros, such as padding, is divided by zero and becomes NaN.",
                 "Normalize in float32, or use a larger eps.",
             )
-
-
-def _named(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def eps_too_large(analysis: Analysis) -> Iterator[Finding]:

@@ -10,9 +10,8 @@ from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from normplace.analysis.analysis import Analysis
-from normplace.analysis.api import analyze, summarize
+from normplace.analysis.api import summarize
 from normplace.analysis.recording.ids import NormIndex
-from normplace.analysis.recording.structures import fresh_inputs
 from normplace.edit.fold.apply import BIAS_OF, FoldTarget, add_bias, fold_norm, gain_and_shift, resolve_readers
 from normplace.edit.fold.center import CenterPlan, centre, replace_with_rms
 from normplace.edit.fold.readers import ReaderFinder
@@ -27,7 +26,7 @@ from normplace.edit.model.model_map import is_outside_tree
 from normplace.edit.record.changes import ATTRIBUTE, Change, Changes, changes
 from normplace.edit.record.input_spec import describe_inputs
 from normplace.edit.saving.save_guard import guard_save
-from normplace.edit.verify.capture import Arguments
+from normplace.edit.verify.capture import analyze_call
 from normplace.errors import UsageError
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -79,11 +78,11 @@ def fold(model: Model, *inputs: Any, untie: bool = False, center: bool = False, 
     try:
         before = outputs_of(copied, arguments)
     except Exception:
-        _analyze(copied, arguments)  # raises an error that explains why the call fails
+        analyze_call(copied, arguments)  # raises an error that explains why the call fails
         raise
     untied = untie_head(copied) if untie else []
     with require_independent(model):
-        analysis = _analyze(copied, arguments)
+        analysis = analyze_call(copied, arguments)
     audit = summarize(analysis)
     targets, refused = find_targets(analysis)
     plan = CenterPlan.of(analysis) if center else None
@@ -150,11 +149,6 @@ def _readers(target: FoldTarget) -> str:
     """The names of a norm's readers, from the module that contains them all."""
     paths = list(dict.fromkeys(reader.parameter.rpartition(".")[0] for reader in target.readers))
     return ", ".join(path.rpartition(".")[2] for path in paths)
-
-
-def _analyze(model: nn.Module, arguments: Arguments) -> Analysis:
-    inputs, kwargs = fresh_inputs(arguments)
-    return analyze(model, *inputs, **kwargs)
 
 
 def find_targets(analysis: Analysis) -> tuple[list[FoldTarget], list[str]]:

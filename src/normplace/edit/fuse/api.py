@@ -11,9 +11,7 @@ import torch
 from torch import nn
 
 from normplace._shared.resources import available_memory
-from normplace.analysis.api import analyze
 from normplace.analysis.recording.passes import first_line
-from normplace.analysis.recording.structures import fresh_inputs
 from normplace.edit.fuse.apply import apply_plan, remove_fusions, unfuse
 from normplace.edit.fuse.apply import compile_branches as compile_modules
 from normplace.edit.fuse.gate_verify import verify_gates
@@ -23,7 +21,7 @@ from normplace.edit.fuse.timing import time_steps
 from normplace.edit.fuse.verify import verify_model, verify_parts
 from normplace.edit.model.copying import copy_model, require_independent
 from normplace.edit.record.changes import ATTRIBUTE, Changes, changes
-from normplace.edit.verify.capture import Arguments
+from normplace.edit.verify.capture import Arguments, analyze_call
 from normplace.errors import UsageError, unknown
 from normplace.ops.norm_add_norm.op import choose_backend
 
@@ -199,8 +197,7 @@ def plan_fusion(model: nn.Module, *inputs: Any, reach: str = "layer", **kwargs: 
 
 
 def _plan(model: nn.Module, arguments: Arguments, reach: str, compiles_branches: bool = False) -> FusePlan:
-    inputs, kwargs = fresh_inputs(arguments)
-    return FusePlan(analyze(model, *inputs, **kwargs), reach, compiles_branches)
+    return FusePlan(analyze_call(model, arguments), reach, compiles_branches)
 
 
 def _cannot_be_faster(model: nn.Module) -> str | None:

@@ -9,9 +9,8 @@ from torch import nn
 
 from normplace._shared.garbage import without_full_collections
 from normplace.analysis.analysis import Analysis
-from normplace.analysis.api import analyze, summarize
+from normplace.analysis.api import summarize
 from normplace.analysis.recording.passes import ForwardError
-from normplace.analysis.recording.structures import fresh_inputs
 from normplace.edit.model.copying import copy_model, require_independent
 from normplace.edit.model.editor import ModelEditor, disable_fast_paths
 from normplace.edit.model.model_map import ModelMap, require_editable
@@ -25,7 +24,7 @@ from normplace.edit.move.verify_placement import verify_placement
 from normplace.edit.record.changes import ATTRIBUTE, Changes, changes, small_matrix_warnings
 from normplace.edit.record.input_spec import describe_inputs
 from normplace.edit.saving.save_guard import guard_save
-from normplace.edit.verify.capture import Arguments, measure_rms
+from normplace.edit.verify.capture import Arguments, analyze_call, measure_rms
 from normplace.edit.verify.gradients import check_gradients
 from normplace.edit.verify.numbers import check_skip_scales, verify_numbers
 from normplace.errors import UsageError, unknown
@@ -105,7 +104,7 @@ def _moved(model: Model, request: MoveRequest, arguments: Arguments, call: dict[
     """The moved and verified copy of a model, with the record of what was done; ``call`` repeats the move."""
     copied = copy_model(model)
     with require_independent(model):
-        analysis = _analyze(copied, arguments)
+        analysis = analyze_call(copied, arguments)
     if not analysis.blocks:
         raise UsageError(f"{type(model).__name__} has no residual add: move places norms around residual branches.")
     require_editable(analysis)
@@ -177,15 +176,10 @@ def _initialize(plan: MovePlan, model: nn.Module) -> str:
     )
 
 
-def _analyze(model: nn.Module, arguments: Arguments) -> Analysis:
-    inputs, kwargs = fresh_inputs(arguments)
-    return analyze(model, *inputs, **kwargs)
-
-
 def _verified(original: nn.Module, plan: MovePlan, editor: ModelEditor, arguments: Arguments) -> Analysis:
     """Verify the moved copy, and return its analysis."""
     try:
-        analysis = _analyze(editor.model, arguments)
+        analysis = analyze_call(editor.model, arguments)
     except ForwardError as error:
         raise UsageError(
             f"the code of {type(original).__name__} does not allow this placement, because in the moved copy "

@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from normplace.analysis.analysis import Analysis
-from normplace.analysis.api import analyze, summarize
+from normplace.analysis.api import summarize
 from normplace.analysis.recording.passes import evaluating
 from normplace.analysis.recording.structures import fresh_inputs
 from normplace.edit.model.copying import copy_model, require_independent
@@ -25,7 +24,7 @@ from normplace.edit.swap.modules import FadingNorm, check_strength
 from normplace.edit.swap.source import NormSource, SourceFinder
 from normplace.edit.swap.undo import keep_original, replace_norm
 from normplace.edit.swap.verify import relative_change, verify_swap
-from normplace.edit.verify.capture import Arguments
+from normplace.edit.verify.capture import Arguments, analyze_call
 from normplace.errors import UsageError, expect_whole, unknown
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -140,7 +139,7 @@ def apply_swap(model: Model, request: SwapRequest, arguments: Arguments) -> Mode
     model = getattr(model, "_orig_mod", model)  # pyright: ignore[reportAssignmentType]
     copied = copy_model(model)
     with require_independent(model):
-        analysis = _analyze(copied, arguments)
+        analysis = analyze_call(copied, arguments)
     before = summarize(analysis)
     chosen, refused = _choose(SourceFinder(ModelMap(analysis)), request)
     if request.norm == "rms":
@@ -182,11 +181,6 @@ def _request(
         check_strength(strength)
     slots = (slots,) if isinstance(slots, str) else slots
     return SwapRequest(norm, None if slots is None else tuple(slots), groups, gains, strength)
-
-
-def _analyze(model: nn.Module, arguments: Arguments) -> Analysis:
-    inputs, kwargs = fresh_inputs(arguments)
-    return analyze(model, *inputs, **kwargs)
 
 
 def _choose(finder: SourceFinder, request: SwapRequest) -> tuple[list[NormSource], list[str]]:

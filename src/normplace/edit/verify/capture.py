@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from normplace.analysis.analysis import Analysis
+from normplace.analysis.api import analyze
 from normplace.analysis.recording.ids import ValueId
 from normplace.analysis.recording.passes import record_pass
 from normplace.analysis.recording.recorder import Recorder
@@ -68,6 +70,12 @@ class RmsRecorder(ValueRecorder):
     def keep(self, value: ValueId, tensor: Tensor) -> None:
         """Measure a value."""
         self.rms[value] = tensor.double().square().mean().sqrt().item()
+
+
+def analyze_call(model: nn.Module, arguments: Arguments) -> Analysis:
+    """The analysis of a pass with copies of these arguments."""
+    inputs, kwargs = fresh_inputs(arguments)
+    return analyze(model, *inputs, **kwargs)
 
 
 def capture_values(model: nn.Module, arguments: Arguments, chosen: Set[ValueId]) -> dict[ValueId, Tensor]:

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from normplace.errors import unknown
+from normplace.errors import expect_choice
 
 if TYPE_CHECKING:
     from normplace.lab.bench.case import Op
@@ -23,6 +23,5 @@ def load_ops(names: Iterable[str] = ()) -> list[Op]:
     """
     chosen = list(dict.fromkeys(names)) or OPS
     for name in chosen:
-        if name not in OPS:
-            raise unknown("op", name, OPS)
+        expect_choice("op", name, OPS)
     return [importlib.import_module(f"normplace.lab.bench.{name}").OP for name in chosen]

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from normplace.analysis.recording.structures import tensors_of
 from normplace.edit.record.changes import changes
-from normplace.errors import UsageError
+from normplace.errors import UsageError, cause
 from normplace.lab.compare.batches import BatchStream
 from normplace.lab.compare.edits import Edit
 from normplace.lab.compare.measures import memory_megabytes, stream_signals
@@ -253,5 +253,4 @@ def _sentence(error: UsageError) -> str:
 
 
 def _failed(what: str, error: Exception) -> UsageError:
-    reason = " ".join(f"{type(error).__name__}: {error}".split())
-    return UsageError(f"{what} failed ({reason[:200]}): run one training step without normplace to see where.")
+    return UsageError(f"{what} failed ({cause(error)}): run one training step without normplace to see where.")

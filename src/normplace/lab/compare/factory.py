@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from normplace._shared.references import load_module, load_reference
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, cause, unknown
 from normplace.lab.compare.edits import importable_name
 from normplace.lab.compare.held_out import hold_out
 from normplace.lab.compare.task import BETTER, Better, Start, Task, Validate, task_reference
@@ -66,7 +66,7 @@ class FactoryTask(Task):
         except Exception as error:
             if not _takes_seed(self.function):
                 raise UsageError(f"{self.name} must take a seed, and return {SHAPE}.") from error
-            raise UsageError(f"{self.name}({seed}) failed ({_reason(error)}): call it to see where.") from error
+            raise UsageError(f"{self.name}({seed}) failed ({cause(error)}): call it to see where.") from error
         if isinstance(made, Start):
             return made
         if is_training_object(made):
@@ -85,7 +85,7 @@ class FactoryTask(Task):
             raise
         except Exception as error:
             raise UsageError(
-                f"the batches of {self.name} cannot be read ({_reason(error)}): iterate over them to see where."
+                f"the batches of {self.name} cannot be read ({cause(error)}): iterate over them to see where."
             ) from error
         self.notes = (held.note if validate is None else f"{held.note} They choose the learning rate only.",)
         if validate is None and self.better == "larger":
@@ -101,10 +101,6 @@ class FactoryTask(Task):
             return report(model) if split == "report" else sign * choose(model, split)
 
         return validate
-
-
-def _reason(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
 
 def _takes_seed(function: Callable[..., Any]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +15,8 @@ from normplace.lab.compare.table import SIGNAL_TITLES, deciding_seeds, differenc
 from normplace.lab.report.chart_renderer import ChartRenderer
 from normplace.lab.report.figure import ChartView, FigureView
 from normplace.lab.report.page import render_page
+from normplace.lab.report.section import machines, versions
 from normplace.lab.report.text import duration, number
-from normplace.lab.trials.environment import describe
 from normplace.lab.trials.record import TrialRecord
 
 VERDICT_STYLES = {"better": "good", "worse": "bad", "tied": "none", "baseline": "none"}
@@ -84,11 +84,8 @@ def render(comparison: Comparison) -> str:
             stages=stages(comparison.records),
             failed=[record for record in comparison.records if record.status == "failed"],
             time=duration(sum(record.seconds for record in comparison.records)),
-            machines=_distinct(describe(record.hardware) for record in comparison.records if record.hardware),
-            versions=_distinct(
-                ", ".join(f"{name} {version}" for name, version in record.versions.items())
-                for record in comparison.records
-            ),
+            machines=machines(comparison.records),
+            versions=versions(comparison.records),
             newest=max(record.finished for record in comparison.records),
             start=comparison.records[0].config.get("start", "fresh"),
             charts_installed=renderer.installed,
@@ -122,7 +119,3 @@ def _signals(comparison: Comparison) -> list[tuple[str, list[str]]]:
         for title, values in measured.items()
         if any(value is not None for value in values)
     ]
-
-
-def _distinct(texts: Iterable[str]) -> Sequence[str]:
-    return list(dict.fromkeys(text for text in texts if text))

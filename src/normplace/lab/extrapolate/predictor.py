@@ -14,7 +14,7 @@ from torch import nn
 
 from normplace._shared.fields import quoted
 from normplace._shared.references import load_reference
-from normplace.errors import UsageError
+from normplace.errors import UsageError, cause
 
 SAVED = (".pkl", ".pickle", ".joblib", ".pt", ".pth")
 """Endings of files that run code when they are loaded."""
@@ -54,9 +54,9 @@ class Predictor:
             output = _run_estimator(self.model, x, columns) if self.module is None else _run_module(self.module, x)
             result = np.asarray(output, dtype=np.float64)
         except Exception as error:  # the user's model may raise anything
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
             raise UsageError(
-                f"the model failed on {len(x)} rows with {x.shape[1]} features ({reason}): check --drop and --target."
+                f"the model failed on {len(x)} rows with {x.shape[1]} features ({cause(error)}): check --drop and "
+                "--target."
             ) from error
         if result.shape not in {(len(x), self.targets), (len(x),)} or (result.ndim == 1 and self.targets > 1):
             raise UsageError(
@@ -142,5 +142,4 @@ def _call(factory: Any, reference: str) -> Any:
     try:
         return factory()
     except (Exception, SystemExit) as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise UsageError(f"{reference} failed ({reason}): call it directly to see the traceback.") from error
+        raise UsageError(f"{reference} failed ({cause(error)}): call it directly to see the traceback.") from error

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normplace._shared.fields import quoted
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice
 
 MISSING = {"", "na", "n/a", "nan", "null", "none", "?", "-"}
 """Cells, in lower case, that mean a missing value."""
@@ -61,8 +61,7 @@ def read_table(
     path = Path(path)
     names, rows = _split_cells(path, _read_text(path))
     for column in [*targets, *drop]:
-        if column not in names:
-            raise unknown(f"column of {path.name}:", column, names)
+        expect_choice(f"column of {path.name}:", column, names)
     chosen = tuple(dict.fromkeys(targets)) or tuple([name for name in names if name not in drop][-1:])
     if both := sorted(set(chosen) & set(drop)):
         raise UsageError(f"column {quoted(both[0])} is both a target and left out: remove it from one of the two.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from normplace.errors import UsageError, expect_at_least, expect_layers, expect_number, unknown
+from normplace.errors import UsageError, expect_at_least, expect_choice, expect_layers, expect_number
 from normplace.lab.tasks.graphs.ogb.catalog import OgbTask
 from normplace.lab.tasks.graphs.ogb.subgraphs import check_fanouts
 from normplace.models.depth import MEMORY
@@ -84,15 +84,11 @@ class Recipe:
         expect_at_least(2, self, "depth")
         expect_number("learning_rate", self.learning_rate, 0, above=True)
         check_fanouts(self.fanouts)
-        for kind, choice, choices in (
-            ("batches", self.batches, NODE_BATCHES + GRAPH_BATCHES),
-            ("aggregation", self.aggregation, AGGREGATIONS),
-            ("block order", self.order, ORDERS),
-            ("norm", self.norm, NORMS),
-            ("memory", self.memory, MEMORY),
-        ):
-            if choice not in choices:
-                raise unknown(kind, choice, choices)
+        expect_choice("batches", self.batches, NODE_BATCHES + GRAPH_BATCHES)
+        expect_choice("aggregation", self.aggregation, AGGREGATIONS)
+        expect_choice("block order", self.order, ORDERS)
+        expect_choice("norm", self.norm, NORMS)
+        expect_choice("memory", self.memory, MEMORY)
         if self.placement:
             Placement.of(self.placement)
             if self.order != "res+":

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from normplace.lab.trials.intervals import interval
+from normplace.lab.trials.intervals import STUDENT
 from normplace.lab.trials.results import TrialRecord
 
 Group = tuple[Mapping[str, Any], Sequence[TrialRecord]]
@@ -26,9 +26,9 @@ def mean_rows(groups: Iterable[Group], position: str, value: str, *, band: bool 
         positions = zip(*(record.series[position] for record in records), strict=True)
         values = zip(*(record.series[value] for record in records), strict=True)
         for xs, ys in zip(positions, values, strict=True):
-            x, _, _ = interval([number for number in xs if number is not None])
+            x, _, _ = STUDENT([number for number in xs if number is not None])
             known = [number for number in ys if number is not None]
-            mean, low, high = interval(known)
+            mean, low, high = STUDENT(known)
             if math.isfinite(mean):
                 ends = {"low": low, "high": high} if band and len(known) > 1 else {}
                 rows.append({**columns, position: x, value: mean, **ends})
@@ -49,8 +49,12 @@ def score_rows(groups: Iterable[Group], metric: str) -> list[dict[str, Any]]:
     return rows
 
 
-def mean_columns(values: Iterable[float | None]) -> dict[str, float]:
+def mean_columns(values: Iterable[float | None], name: str = "value") -> dict[str, float]:
     """Compute the mean of the values that are not None, its 95% interval if there are several, and their number.
+
+    Args:
+        values: The values.
+        name: Column of the mean.
 
     Examples:
         >>> mean_columns([2.0, None])
@@ -59,6 +63,6 @@ def mean_columns(values: Iterable[float | None]) -> dict[str, float]:
     known = [value for value in values if value is not None]
     if not known:
         return {}
-    mean, low, high = interval(known)
+    mean, low, high = STUDENT(known)
     ends = {"low": low, "high": high} if len(known) > 1 else {}
-    return {"value": mean, **ends, "n": len(known)}
+    return {name: mean, **ends, "n": len(known)}

@@ -84,14 +84,12 @@ class Section:
     @property
     def machines(self) -> list[str]:
         """The hardware that the trials ran on."""
-        return _distinct(describe(record.hardware) for record in self.records if record.hardware)
+        return machines(self.records)
 
     @property
     def versions(self) -> list[str]:
         """The software versions that the trials ran with."""
-        return _distinct(
-            ", ".join(f"{name} {version}" for name, version in record.versions.items()) for record in self.records
-        )
+        return versions(self.records)
 
     @property
     def time(self) -> str:
@@ -102,6 +100,20 @@ class Section:
     def newest(self) -> str:
         """When the newest trial finished; empty without records."""
         return max((record.finished for record in self.records), default="")
+
+
+def machines(records: Iterable[TrialRecord]) -> list[str]:
+    """The hardware that trials ran on."""
+    return _distinct(describe(record.hardware) for record in records if record.hardware)
+
+
+def versions(records: Iterable[TrialRecord]) -> list[str]:
+    """The software versions that trials ran with."""
+    return _distinct(", ".join(f"{name} {version}" for name, version in record.versions.items()) for record in records)
+
+
+def _distinct(texts: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(text for text in texts if text))
 
 
 def _failure(record: TrialRecord, varied: Sequence[str]) -> Failure:
@@ -120,7 +132,3 @@ def _settings(overrides: Mapping[str, Any]) -> list[str]:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _distinct(texts: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(text for text in texts if text))

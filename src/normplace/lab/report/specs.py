@@ -77,11 +77,7 @@ def curves(
     size = {name: value for name, value in (("width", width), ("height", height)) if value is not None}
     if facet is None:
         return {**size, "layer": layers}
-    return {
-        "facet": {"field": facet, "type": "nominal", "title": None, "sort": list(panels)},
-        "columns": columns,
-        "spec": {**size, "layer": layers},
-    }
+    return _faceted(facet, panels, columns, {**size, "layer": layers})
 
 
 def dots(
@@ -119,20 +115,14 @@ def dots(
     colour = {**key, "scale": {"domain": domain, "range": list(PALETTE[: len(domain)])}}
     shape = {**key, "scale": {"domain": domain, "range": [_SHAPES[i % len(_SHAPES)] for i in range(len(domain))]}}
     span = {"x": {**along, "field": low}, "x2": {"field": high}}
-    return {
-        "facet": {"field": facet, "type": "nominal", "title": None, "sort": list(panels)},
-        "columns": 2,
-        "spec": {
-            "height": {"step": 17},
-            "layer": [
-                {"mark": {"type": "rule", "strokeWidth": 2}, "encoding": {**place, **span, "color": colour}},
-                {
-                    "mark": {"type": "point", "filled": True, "size": 64, "opacity": 1},
-                    "encoding": {**place, "x": along, "color": colour, "shape": shape},
-                },
-            ],
+    layers = [
+        {"mark": {"type": "rule", "strokeWidth": 2}, "encoding": {**place, **span, "color": colour}},
+        {
+            "mark": {"type": "point", "filled": True, "size": 64, "opacity": 1},
+            "encoding": {**place, "x": along, "color": colour, "shape": shape},
         },
-    }
+    ]
+    return _faceted(facet, panels, 2, {"height": {"step": 17}, "layer": layers})
 
 
 def cells(
@@ -187,12 +177,13 @@ def cells(
     }
     if facet is None:
         return view
-    return {
-        "facet": {"field": facet, "type": "nominal", "title": None, "sort": list(panels)},
-        "columns": 2,
-        "spec": view,
-        "resolve": {"axis": {"x": "independent"}},
-    }
+    return {**_faceted(facet, panels, 2, view), "resolve": {"axis": {"x": "independent"}}}
+
+
+def _faceted(facet: str, panels: Sequence[str], columns: int, view: Mapping[str, Any]) -> dict[str, Any]:
+    """One panel with this view for each value of a column."""
+    facets = {"field": facet, "type": "nominal", "title": None, "sort": list(panels)}
+    return {"facet": facets, "columns": columns, "spec": view}
 
 
 def _room(labels: Sequence[str]) -> dict[str, float]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import TypeVar
 
-from normplace.errors import unknown
+from normplace.errors import expect_choice
 from normplace.lab.trials.per_seed import Records, config_values, pick
 from normplace.lab.trials.results import TrialRecord
 
@@ -70,7 +70,8 @@ def pending_trials(
     records: Records,
     setting: Setting,
     chosen: Sequence[str],
-    is_recorded: Callable[[Trial], bool],
+    part: str,
+    fields: Sequence[str],
 ) -> list[Trial]:
     """The trials to run next, in order; a finished trial can add further ones.
 
@@ -79,15 +80,19 @@ def pending_trials(
         records: Successful records.
         setting: Sizes of the plan.
         chosen: Names of stages; empty for all.
-        is_recorded: Whether a trial has a record.
+        part: Name of the part of the trials.
+        fields: Fields of a trial that identify its record.
 
     Raises:
         UsageError: If a stage is unknown.
     """
     for name in chosen:
-        if name not in stages:
-            raise unknown("stage", name, stages)
+        expect_choice("stage", name, stages)
     wanted = [
         trial for name, stage in stages.items() if not chosen or name in chosen for trial in stage(records, setting)
     ]
-    return [trial for trial in dict.fromkeys(wanted) if not is_recorded(trial)]
+    return [
+        trial
+        for trial in dict.fromkeys(wanted)
+        if not pick(records, part, **{name: getattr(trial, name) for name in fields})
+    ]

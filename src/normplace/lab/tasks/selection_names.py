@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from normplace.errors import unknown
+from normplace.errors import expect_choice
 
 TASKS = {
     "dismantling": "network dismantling",
@@ -51,6 +51,5 @@ def methods_of(task: str) -> list[str]:
     Raises:
         UsageError: If the task is unknown.
     """
-    if task not in TASKS:
-        raise unknown("task", task, TASKS)
+    expect_choice("task", task, TASKS)
     return [name for name, method in METHODS.items() if task in method.tasks]

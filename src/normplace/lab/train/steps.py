@@ -182,7 +182,7 @@ def _save(
     draft = path.with_suffix(".tmp")
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "detector": detector.state_dict()}
     torch.save({**state, "history": vars(history)}, draft)
-    Path(draft).replace(path)
+    draft.replace(path)
 
 
 def _resume(

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, TypeVar, get_type_hints
 
 from normplace._shared.fields import check_type, describe, fits, quoted
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice
 from normplace.lab.trials.record import trial_hash
 
 Config = TypeVar("Config")
@@ -55,8 +55,7 @@ def config_from_dict(config_type: type[Config], data: Mapping[str, Any]) -> Conf
     """
     hints = _hints(config_type)
     for key in data:
-        if key not in hints:
-            raise unknown("config key", key, hints)
+        expect_choice("config key", key, hints)
     values = {key: _as_tuple(value) for key, value in data.items()}
     for key, value in values.items():
         check_type(f"config key {key!r}", value, hints[key])
@@ -88,8 +87,7 @@ def parse_overrides(config_types: Iterable[type], assignments: Iterable[str]) ->
         key, equals, text = assignment.partition("=")
         if not equals:
             raise UsageError(f"an override is written key=value, got {assignment!r}.")
-        if key not in hints:
-            raise unknown("config key", key, hints)
+        expect_choice("config key", key, hints)
         overrides[key] = _parse(key, text, hints[key])
     return overrides
 

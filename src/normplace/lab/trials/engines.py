@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import torch
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice
 from normplace.lab.trials.spawn import WorkerContext, set_environment
 
 RETRIES = 2
@@ -369,8 +369,7 @@ def open_engine(name: str, jobs: int, address: str | None = None, gpu_share: flo
     Raises:
         UsageError: If there is no such engine, it is not installed, or its cluster is not reachable.
     """
-    if name not in ENGINES:
-        raise unknown("engine", name, ENGINES)
+    expect_choice("engine", name, ENGINES)
     if jobs < 1:
         raise UsageError(f"--jobs must be at least 1, got {jobs}.")
     module = ENGINES[name]

@@ -211,6 +211,7 @@ class Counted(Interval):
 
 
 STUDENT = Student()
+"""The usual kind of interval."""
 
 
 def exact_share(successes: int, trials: int) -> tuple[float, float]:
@@ -220,11 +221,6 @@ def exact_share(successes: int, trials: int) -> tuple[float, float]:
     low = float(betaincinv(successes, trials - successes + 1, TAIL)) if successes else 0.0
     high = float(betaincinv(successes + 1, trials - successes, 1 - TAIL)) if successes < trials else 1.0
     return low, high
-
-
-def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Compute the mean and its 95% Student interval, which is unbounded for fewer than two values."""
-    return STUDENT(values)
 
 
 def _deviation(values: Sequence[float]) -> float:

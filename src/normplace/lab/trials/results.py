@@ -20,7 +20,7 @@ from typing import Self
 from normplace._shared.append_lock import FLAGS, open_for_append
 from normplace._shared.file_lock import RENAMES_OPEN_FILES, try_lock
 from normplace._shared.output import cannot_write
-from normplace.errors import UsageError
+from normplace.errors import UsageError, cause
 from normplace.lab.trials.record import FORMAT, DamagedLine, TrialRecord, finite, parse_line, peek_hash
 
 __all__ = [
@@ -169,9 +169,8 @@ def translate_study_errors(path: str | Path) -> Iterator[None]:
     except UsageError:
         raise
     except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UsageError(
-            f"the study cannot read its results in {path} ({reason[:200]}): correct its claims and figures, or use the "
+            f"the study cannot read its results in {path} ({cause(error)}): correct its claims and figures, or use the "
             "version that wrote them."
         ) from error
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from normplace.errors import UsageError, expect_whole, unknown
+from normplace.errors import UsageError, cause, expect_choice, expect_whole
 from normplace.lab.trials.config import config_dict, config_from_dict
 from normplace.lab.trials.engines import Engine
 from normplace.lab.trials.known_sources import remember
@@ -59,8 +59,7 @@ class Run:
     def __post_init__(self) -> None:
         if self.seeds is not None:
             expect_whole(1, **{"--seeds": self.seeds})
-        if self.scale not in SCALES:
-            raise unknown("scale", self.scale, SCALES)
+        expect_choice("scale", self.scale, SCALES)
         if "seed" in self.overrides:
             raise UsageError("the seed is part of the plan and cannot be overridden: claims are judged over all seeds.")
 
@@ -193,8 +192,7 @@ def _planned(part: Part, scale: str) -> list[Any]:
     except UsageError:
         raise
     except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UsageError(f"the plan of part {part.name!r} failed ({reason[:200]}): correct it.") from error
+        raise UsageError(f"the plan of part {part.name!r} failed ({cause(error)}): correct it.") from error
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from normplace._shared.references import load_module, load_reference
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice, unknown
 from normplace.lab.trials.claims import Claim
 from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.source import ATTRIBUTE, StudySource, locate
@@ -181,8 +181,7 @@ class Study:
             UsageError: If there is no such part.
         """
         by_name = {part.name: part for part in self.parts}
-        if name not in by_name:
-            raise unknown(f"part of study {self.name!r}:", name, by_name)
+        expect_choice(f"part of study {self.name!r}:", name, by_name)
         return by_name[name]
 
 

@@ -85,7 +85,8 @@ def run_trials(
             if isinstance(result, WorkerUnusable):
                 raise _cannot_import(study, result)
             if isinstance(result, WorkerLost):
-                result = [_lost_record(trials[index], study, code, result) for index in groups[number]]
+                lost = str(result)
+                result = [_record(trials[index], study, code, "failed", 0.0, error=lost) for index in groups[number]]
             records = result if isinstance(result, list) else [result]
             for index, record in zip(groups[number], records, strict=True):
                 yield record
@@ -202,10 +203,6 @@ def _cannot_import(study: Study, worker: WorkerUnusable) -> UsageError:
         f"a worker on {worker.host} cannot import {study.argument} ({reason}): "
         "install normplace and what the study imports on every worker."
     )
-
-
-def _lost_record(trial: Trial, study: Study, code: StudyCode, reason: WorkerLost) -> TrialRecord:
-    return _record(trial, study, code, "failed", 0.0, error=str(reason))
 
 
 def _record(trial: Trial, study: Study, code: StudyCode, status: str, seconds: float, **measured: Any) -> TrialRecord:

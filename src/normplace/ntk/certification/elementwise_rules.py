@@ -97,28 +97,18 @@ def _clamp(call: OperatorCall) -> Value:
     high = None if high is None or high == INF else number(high)
     if not all(end is None or end.finite for end in (low, high)):
         return call.unknown()
-    dominates, lower, upper, bounded_below, bounded_above = (
-        x.dominates,
-        x.lower,
-        x.upper,
-        x.bounded_below,
-        x.bounded_above,
-    )
-    positive = x.positive
+    lower, upper, positive = x.lower, x.upper, x.positive
     if low is not None:
-        lower, bounded_below, positive = max(lower, low.lower), True, positive or low.positive
-        upper = max(upper, low.lower)
+        lower, upper, positive = max(lower, low.lower), max(upper, low.lower), positive or low.positive
     if high is not None:
-        upper, bounded_above, dominates = min(upper, high.upper), True, frozenset()
-        lower = min(lower, high.upper)
-        positive = positive and high.positive
+        lower, upper, positive = min(lower, high.upper), min(upper, high.upper), positive and high.positive
     return call.result(
         lower=lower,
         upper=upper,
-        bounded_below=bounded_below,
-        bounded_above=bounded_above,
+        bounded_below=x.bounded_below or low is not None,
+        bounded_above=x.bounded_above or high is not None,
         positive=positive,
-        dominates=dominates,
+        dominates=x.dominates if high is None else frozenset(),
     )
 
 
@@ -126,30 +116,19 @@ def _clamp(call: OperatorCall) -> Value:
 def _maximum(call: OperatorCall) -> Value:
     a, b = call.value(0), call.value(1)
     if call.operator == "maximum":
-        bounded_below, bounded_above, dominates = (
-            a.bounded_below or b.bounded_below,
-            a.bounded_above and b.bounded_above,
-            _joint(call, a, b),
-        )
-        positive = a.positive or b.positive
         return call.result(
             lower=max(a.lower, b.lower),
-            bounded_below=bounded_below,
-            bounded_above=bounded_above,
-            positive=positive,
-            dominates=dominates,
+            bounded_below=a.bounded_below or b.bounded_below,
+            bounded_above=a.bounded_above and b.bounded_above,
+            positive=a.positive or b.positive,
+            dominates=_joint(call, a, b),
         )
-    bounded_below, bounded_above, positive = (
-        a.bounded_below and b.bounded_below,
-        a.bounded_above or b.bounded_above,
-        a.positive and b.positive,
-    )
     return call.result(
-        upper=min(a.upper, b.upper),
         lower=min(a.lower, b.lower),
-        bounded_below=bounded_below,
-        bounded_above=bounded_above,
-        positive=positive,
+        upper=min(a.upper, b.upper),
+        bounded_below=a.bounded_below and b.bounded_below,
+        bounded_above=a.bounded_above or b.bounded_above,
+        positive=a.positive and b.positive,
     )
 
 
@@ -162,12 +141,11 @@ def _joint(call: OperatorCall, a: Value, b: Value) -> frozenset[PowerBound]:
 def _exp(call: OperatorCall) -> Value:
     x = call.value(0)
     shift = 1.0 if call.operator == "expm1" else 0.0
-    bounded_gradient = x.bounded_gradient and x.bounded_above
     return call.result(
         lower=-shift,
         bounded_above=x.bounded_above,
         positive=x.bounded_below and not shift,
-        bounded_gradient=bounded_gradient,
+        bounded_gradient=x.bounded_gradient and x.bounded_above,
     )
 
 

@@ -93,7 +93,7 @@ def _selected_entries(call: OperatorCall) -> Value | tuple[Value, ...] | None:
         for index in range(len(call.shapes))
     ]
     if "pool" in call.operator and len(outputs) > 1:
-        outputs[1] = index_value(call, 1)
+        outputs[1] = index_value(call)
     return tuple(outputs) if len(outputs) > 1 or _returns_tuple(call) else outputs[0]
 
 

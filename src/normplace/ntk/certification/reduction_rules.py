@@ -61,7 +61,7 @@ def _extreme(call: OperatorCall) -> Value | tuple[Value, ...]:
     if call.operator in {"amax", "max"}:
         dominates = _reduced(x, _axes(call))
     out = call.result(**limits(x), dominates=dominates)
-    return (out, index_value(call, 1)) if len(call.shapes) > 1 else out
+    return (out, index_value(call)) if len(call.shapes) > 1 else out
 
 
 @rule("argmax", "argmin", "argsort", "bucketize", "searchsorted")
@@ -72,7 +72,7 @@ def _searched_indices(call: OperatorCall) -> Value:
 
 @rule("topk", "sort", "kthvalue")
 def _sorted(call: OperatorCall) -> tuple[Value, Value]:
-    return call.result(**limits(call.value(0))), index_value(call, 1)
+    return call.result(**limits(call.value(0))), index_value(call)
 
 
 @rule("cumsum", "prod", "cumprod")

@@ -124,7 +124,7 @@ def product_has_bounded_gradient(a: Value, b: Value) -> bool:
     return left and right
 
 
-def index_value(call: OperatorCall, output: int = 0) -> Value:
-    """Indices into the first argument."""
+def index_value(call: OperatorCall) -> Value:
+    """The second result, indices into the first argument."""
     size = max(1, math.prod(call.value(0).shape))
-    return call.result(output=output, lower=0.0, upper=float(size), bounded_gradient=True)
+    return call.result(output=1, lower=0.0, upper=float(size), bounded_gradient=True)

@@ -15,6 +15,7 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor, atan2
 
 
@@ -30,12 +31,12 @@ class Moments(Protocol):
         ...
 
     def square(self, a: Tensor) -> Tensor:
-        """E φ(u)², exactly ``product`` at ρ = 1."""
-        ...
+        """E φ(u)²: ``product`` at ρ = 1."""
+        return self.product(a, a, torch.ones_like(a))
 
     def slope_square(self, a: Tensor) -> Tensor:
-        """E φ'(u)², exactly ``slope_product`` at ρ = 1."""
-        ...
+        """E φ'(u)²: ``slope_product`` at ρ = 1."""
+        return self.slope_product(a, a, torch.ones_like(a))
 
     def mean(self, a: Tensor) -> Tensor:
         """E φ(u)."""

@@ -22,12 +22,14 @@ from functools import cache
 import torch
 from torch import Tensor, atan2
 
+from normplace.ntk.infinite_kernel.moments import Moments
+
 NODES = 12
 """Nodes of the Gauss rule; the sigmoid that it implies differs from the exact one by less than 3e-8 everywhere."""
 
 
 @dataclass(frozen=True)
-class Gelu:
+class Gelu(Moments):
     """φ(u) = u Φ(u), with Φ the normal distribution function."""
 
     def product(self, a: Tensor, b: Tensor, rho: Tensor) -> Tensor:
@@ -40,14 +42,6 @@ class Gelu:
         """E φ'(u)φ'(v)."""
         c, root, shares, _ = _parts(a, b, rho)
         return 0.25 + (atan2(c, root) + c * shares / root + c / root**3) / (2 * math.pi)
-
-    def square(self, a: Tensor) -> Tensor:
-        """E φ(u)²."""
-        return self.product(a, a, torch.ones_like(a))
-
-    def slope_square(self, a: Tensor) -> Tensor:
-        """E φ'(u)²."""
-        return self.slope_product(a, a, torch.ones_like(a))
 
     def mean(self, a: Tensor) -> Tensor:
         """E φ(u)."""
@@ -62,7 +56,7 @@ def _parts(a: Tensor, b: Tensor, rho: Tensor) -> tuple[Tensor, Tensor, Tensor, T
 
 
 @dataclass(frozen=True)
-class Silu:
+class Silu(Moments):
     """φ(u) = u sigmoid(u)."""
 
     def product(self, a: Tensor, b: Tensor, rho: Tensor) -> Tensor:
@@ -78,14 +72,6 @@ class Silu:
             (weight * _GELU.slope_product(a / s**2, b / t**2, rho) for weight, s, t in _pairs()),
             start=torch.zeros_like(rho),
         )
-
-    def square(self, a: Tensor) -> Tensor:
-        """E φ(u)²."""
-        return self.product(a, a, torch.ones_like(a))
-
-    def slope_square(self, a: Tensor) -> Tensor:
-        """E φ'(u)²."""
-        return self.slope_product(a, a, torch.ones_like(a))
 
     def mean(self, a: Tensor) -> Tensor:
         """E φ(u)."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset
 
 from normplace.analysis.recording.structures import tensors_of
-from normplace.errors import UsageError
+from normplace.errors import UsageError, cause
 from normplace.lab.compare.rng import preserved_random_state, seed_all
 from normplace.lab.compare.task import SPLITS, Better, Start, Task
 from normplace.lab.compare.tasks.fresh_model import fresh_model
@@ -191,8 +191,7 @@ def called_module(host: Any, batch: Any, name: str) -> str:
     except _FirstCall:
         return calls[0]
     except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UsageError(f"training_step of {name} failed ({reason[:200]}): run it without normplace.") from error
+        raise UsageError(f"training_step of {name} failed ({cause(error)}): run it without normplace.") from error
     finally:
         for handle in handles:
             handle.remove()

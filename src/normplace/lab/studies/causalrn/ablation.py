@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from normplace.errors import expect_choice
 from normplace.lab.studies.causalrn.copying_fixed import SEEDS, SMALL
 from normplace.lab.studies.causalrn.training import CopyingTrial, copy_outcome
 from normplace.lab.tasks.sequences import FixedCopy
@@ -37,8 +38,8 @@ class AblationTrial(CopyingTrial):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_choice("pair norm", self.pair_norm, NORMS)
-        self.check_choice("activation", self.activation, ACTIVATIONS)
+        expect_choice("pair norm", self.pair_norm, NORMS)
+        expect_choice("activation", self.activation, ACTIVATIONS)
 
 
 def plan(scale: str) -> Iterator[AblationTrial]:

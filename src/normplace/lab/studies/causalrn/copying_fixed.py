@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from normplace.errors import expect_choice
 from normplace.lab.studies.causalrn.networks import NETWORKS, SIZES, TITLES, build
 from normplace.lab.studies.causalrn.training import CopyingTrial, copy_outcome
 from normplace.lab.tasks.sequences import FixedCopy
@@ -51,8 +52,8 @@ class FixedTrial(CopyingTrial):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_choice("network", self.network, NETWORKS)
-        self.check_choice("size", self.size, SIZES)
+        expect_choice("network", self.network, NETWORKS)
+        expect_choice("size", self.size, SIZES)
 
 
 def plan(scale: str) -> Iterator[FixedTrial]:

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from normplace._shared.device import pick_device
-from normplace.errors import UsageError
+from normplace.errors import UsageError, expect_choice
 from normplace.lab.studies.causalrn.copying_fixed import SEEDS
 from normplace.lab.studies.causalrn.networks import NETWORKS, TITLES, build
 from normplace.lab.studies.causalrn.training import TrainedTrial
 from normplace.lab.tasks.sequences import StringTask
-from normplace.lab.train.sequence import fit_sequence, predict_tokens
+from normplace.lab.train.sequence import fit_sequence
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.sequence import count_parameters
 
@@ -66,7 +66,7 @@ class VariableTrial(TrainedTrial):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_choice("network", self.network, NETWORKS)
+        expect_choice("network", self.network, NETWORKS)
         if self.positions == "learned":
             raise UsageError("learned positions do not extend beyond training: choose none or sinusoidal.")
         if self.longest not in self.tested:
@@ -90,11 +90,10 @@ def run(trial: VariableTrial) -> Outcome:
     losses = fit_sequence(model, task, trial.training(schedule="cosine"), train)
     series: dict[str, list[float]] = {"length": [], "string": [], "character": []}
     for length in trial.tested:
-        batch = task.evaluation_batch(trial.exam, length, test)
-        scores = task.score(predict_tokens(model, batch.inputs, precision=trial.precision, batch_size=16), batch)
         series["length"].append(length)
-        for name, value in scores._asdict().items():
-            series[name].append(float(value.mean()))
+        batch = task.evaluation_batch(trial.exam, length, test)
+        for name, accuracy in trial.accuracies(model, batch, task.score, batch_size=16).items():
+            series[name].append(accuracy)
     longest = trial.tested.index(trial.longest)
     copied = [n for n, accuracy in zip(trial.tested, series["character"], strict=True) if accuracy >= COPIED]
     return Outcome(

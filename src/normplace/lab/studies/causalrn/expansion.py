@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+from normplace.errors import expect_choice
 from normplace.lab.studies.causalrn.networks import TITLES
 from normplace.lab.studies.causalrn.published_size import TIMES, TINY, PublishedTrial, published_outcome
 from normplace.lab.tasks.sequences import FixedCopy
@@ -60,7 +61,7 @@ class ExpansionTrial(PublishedTrial):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_choice("form", self.form, ("pairwise", "scan"))
+        expect_choice("form", self.form, ("pairwise", "scan"))
 
     @property
     def shape(self) -> Shape:

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import torch
 
 from normplace._shared.device import pick_device
-from normplace.errors import UsageError, expect_at_least
+from normplace.errors import UsageError, expect_at_least, expect_choice
 from normplace.lab.studies.causalrn.copying_variable import COPIED
 from normplace.lab.studies.causalrn.networks import TITLES, build
 from normplace.lab.studies.causalrn.published_size import HEADS, MAMBA_HEADS, SEEDS, alignment_of
 from normplace.lab.studies.causalrn.training import TrainedTrial
 from normplace.lab.studies.causalrn.windows import WindowedRelation
 from normplace.lab.tasks.sequences import StringTask
-from normplace.lab.train.sequence import fit_sequence, predict_tokens
+from normplace.lab.train.sequence import fit_sequence
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.sequence import Relation, SequenceModel, count_parameters
 
@@ -102,7 +102,7 @@ class GeneralizationTrial(TrainedTrial):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_choice("network", self.network, POSITIONS)
+        expect_choice("network", self.network, POSITIONS)
         expect_at_least(2, self, "longest")
         if self.positions not in POSITIONS[self.network]:
             choices = ", ".join(POSITIONS[self.network])
@@ -165,11 +165,10 @@ def run(trial: GeneralizationTrial) -> Outcome:
     series: dict[str, list[float]] = {"factor": list(FACTORS), "length": [], "string": [], "character": []}
     for factor in FACTORS:
         length = round(factor * trial.longest)
-        batch = task.evaluation_batch(trial.exam, length, test)
-        scores = task.score(predict_tokens(model, batch.inputs, precision=trial.precision, batch_size=32), batch)
         series["length"].append(length)
-        for name, value in scores._asdict().items():
-            series[name].append(float(value.mean()))
+        batch = task.evaluation_batch(trial.exam, length, test)
+        for name, accuracy in trial.accuracies(model, batch, task.score, batch_size=32).items():
+            series[name].append(accuracy)
     copied = [factor for factor, accuracy in zip(FACTORS, series["character"], strict=True) if accuracy >= COPIED]
     twice = FACTORS.index(2.0)
     return Outcome(

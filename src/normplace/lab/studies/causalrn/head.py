@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional as F
 
 from normplace._shared.device import pick_device
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.sequence.relation import ACTIVATIONS, NORMS
 from normplace.ops.relation import PairState, relation_pairwise_step
@@ -60,10 +60,8 @@ class HeadTrial:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        if self.pair_norm not in NORMS:
-            raise unknown("pair norm", self.pair_norm, NORMS)
-        if self.activation not in ACTIVATIONS:
-            raise unknown("activation", self.activation, ACTIVATIONS)
+        expect_choice("pair norm", self.pair_norm, NORMS)
+        expect_choice("activation", self.activation, ACTIVATIONS)
         if not 1 <= self.values < self.dim or min(self.length - 1, self.queries) < 1:
             raise UsageError("a head needs more channels than values, at least two keys and at least one query.")
 

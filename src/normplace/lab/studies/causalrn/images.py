@@ -9,12 +9,13 @@ from typing import Any
 import torch
 
 from normplace._shared.device import pick_device
+from normplace.errors import expect_choice
 from normplace.lab.studies.causalrn.language import matched_network
 from normplace.lab.studies.causalrn.networks import NETWORKS, TITLES
 from normplace.lab.studies.causalrn.training import TrainedTrial
 from normplace.lab.tasks.data_files import unavailable_reason
 from normplace.lab.tasks.sequences.images import CIFAR10, DIGITS, LOADERS, ImageData, PixelSequences, load_images
-from normplace.lab.train.sequence import fit_sequence, predict_tokens
+from normplace.lab.train.sequence import fit_sequence
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.sequence import SequenceModel, count_parameters
 
@@ -50,8 +51,8 @@ class ImageTrial(TrainedTrial):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_choice("network", self.network, NETWORKS)
-        self.check_choice("image data set", self.data, LOADERS)
+        expect_choice("network", self.network, NETWORKS)
+        expect_choice("image data set", self.data, LOADERS)
 
 
 def plan(scale: str) -> Iterator[ImageTrial]:
@@ -77,8 +78,7 @@ def run(trial: ImageTrial) -> Outcome:
     valid: list[float] = []
 
     def accuracy(part: PixelSequences) -> float:
-        batch = part.evaluation_batch(trial.exam)
-        return float(part.score(predict_tokens(model, batch.inputs, precision=trial.precision), batch).string.mean())
+        return trial.accuracies(model, part.evaluation_batch(trial.exam), part.score)["string"]
 
     generator = torch.Generator(device).manual_seed(trial.seed)
     training = trial.training(schedule="cosine", every=trial.every)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from normplace._shared.device import pick_device
+from normplace.errors import expect_choice
 from normplace.lab.studies.causalrn.networks import NETWORKS, TITLES, mixer_of
 from normplace.lab.studies.causalrn.training import TrainedTrial
 from normplace.lab.tasks.data_files import unavailable_reason
@@ -54,7 +55,7 @@ class LanguageTrial(TrainedTrial):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_choice("network", self.network, NETWORKS)
+        expect_choice("network", self.network, NETWORKS)
 
 
 def plan(scale: str) -> Iterator[LanguageTrial]:

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from normplace._shared.device import pick_device
-from normplace.errors import UsageError
+from normplace.errors import UsageError, expect_choice
 from normplace.lab.studies.causalrn.networks import NETWORKS, TITLES, build
 from normplace.lab.studies.causalrn.training import TrainedTrial
 from normplace.lab.tasks.sequences import StringTask
-from normplace.lab.train.sequence import fit_sequence, predict_tokens
+from normplace.lab.train.sequence import fit_sequence
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.sequence import count_parameters
 
@@ -76,8 +76,8 @@ class LookupTrial(TrainedTrial):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_choice("network", self.network, NETWORKS)
-        self.check_choice("look-up task", self.task, TASKS)
+        expect_choice("network", self.network, NETWORKS)
+        expect_choice("look-up task", self.task, TASKS)
         if self.positions == "learned":
             raise UsageError("learned positions do not extend beyond training: choose none or sinusoidal.")
         if self.longest not in self.tested:
@@ -107,28 +107,24 @@ def run(trial: LookupTrial) -> Outcome:
     train, evaluation, test = (torch.Generator(device).manual_seed(3 * trial.seed + n) for n in range(3))
     during: list[float] = []
 
-    def accuracies(length: int, generator: torch.Generator) -> tuple[float, float]:
-        batch = task.evaluation_batch(trial.exam, length, generator)
-        scores = task.score(predict_tokens(model, batch.inputs, precision=trial.precision), batch)
-        return float(scores.string.mean()), float(scores.character.mean())
+    def accuracies(length: int, generator: torch.Generator) -> dict[str, float]:
+        return trial.accuracies(model, task.evaluation_batch(trial.exam, length, generator), task.score)
 
     def watch(_: int) -> bool:
-        during.append(accuracies(trial.longest, evaluation)[0])
+        during.append(accuracies(trial.longest, evaluation)["string"])
         return trial.stop_when_perfect and during[-1] == 1
 
     training = trial.training(schedule="cosine", every=trial.every)
     losses = fit_sequence(model, task, training, train, watch)
-    string, character = zip(*(accuracies(length, test) for length in trial.tested), strict=True)
-    longest = trial.tested.index(trial.longest)
+    tested = [accuracies(length, test) for length in trial.tested]
     return Outcome(
         metrics={
-            "string": string[longest],
-            "character": character[longest],
-            "string_farthest": string[-1],
+            **tested[trial.tested.index(trial.longest)],
+            "string_farthest": tested[-1]["string"],
             "steps": losses.steps_taken,
             "parameters": count_parameters(model),
         },
-        series={"length": trial.tested, "string": string, "character": character}
+        series={"length": trial.tested, **{name: [one[name] for one in tested] for name in ("string", "character")}}
         | {"step": losses.steps, "loss": losses.loss, "during": during},
     )
 

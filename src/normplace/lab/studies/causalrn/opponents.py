@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+from normplace.errors import expect_choice
 from normplace.lab.studies.causalrn.networks import ALL_NETWORKS, SIZES, TITLES, build
 from normplace.lab.studies.causalrn.published_size import (
     BUDGET,
@@ -85,8 +86,8 @@ class OpponentTrial(PublishedTrial):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_choice("network", self.network, ALL_NETWORKS)
-        self.check_choice("size", self.size, SIZES)
+        expect_choice("network", self.network, ALL_NETWORKS)
+        expect_choice("size", self.size, SIZES)
 
     @property
     def opponent(self) -> Opponent:

@@ -18,7 +18,7 @@ from normplace.lab.studies.causalrn.pretraining import (
     Setting,
 )
 from normplace.lab.studies.rate_grid import best_of_complete_grid, best_rate, next_rates, pending_trials
-from normplace.lab.trials.per_seed import Records, config_values, pick
+from normplace.lab.trials.per_seed import Records, config_values
 
 Trials = Iterator[PretrainingTrial]
 
@@ -77,9 +77,5 @@ STAGES: dict[str, Callable[[Records, Setting], Trials]] = {
 
 def pending(records: Records, setting: Setting = FULL, stages: Sequence[str] = ()) -> list[PretrainingTrial]:
     """The trials to run next; see :func:`~normplace.lab.studies.rate_grid.pending_trials`."""
-    return pending_trials(STAGES, records, setting, stages, lambda trial: _is_recorded(records, trial))
-
-
-def _is_recorded(records: Records, trial: PretrainingTrial) -> bool:
-    names = ("network", "vocab", "learning_rate", "seed", "tokens")
-    return bool(pick(records, PART.name, **{name: getattr(trial, name) for name in names}))
+    fields = ("network", "vocab", "learning_rate", "seed", "tokens")
+    return pending_trials(STAGES, records, setting, stages, PART.name, fields)

@@ -9,8 +9,9 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
-from normplace.errors import UsageError
+from normplace.errors import UsageError, expect_choice
 from normplace.lab.studies.causalrn.masking import MASKINGS, MaskedBeforeRelation
 from normplace.lab.studies.causalrn.published_size import (
     BUDGET,
@@ -29,23 +30,32 @@ from normplace.models.sequence.relation import ACTIVATIONS, NORMS
 LENGTH = 128
 LONGER_SEEDS = 3
 """Seeds with three times the steps; the other seeds have the published budget."""
-Cell = tuple[str, str, bool, str]
-"""Pair norm, activation, norm after the sum, and masking."""
-COMPLETE: Cell = ("joint", "exp", True, "after")
-ONE_CHANGE: tuple[Cell, ...] = (
+
+
+class Cell(NamedTuple):
+    """Fields of a network of the ablation; the defaults are those of the published one."""
+
+    pair_norm: str = "joint"
+    activation: str = "exp"
+    post_norm: bool = True
+    masking: str = "after"
+
+
+COMPLETE = Cell()
+ONE_CHANGE = (
     COMPLETE,
-    *(("joint", activation, True, "after") for activation in ACTIVATIONS if activation != "exp"),
-    *((norm, "exp", True, "after") for norm in NORMS if norm != "joint"),
-    ("joint", "exp", False, "after"),
+    *(Cell(activation=activation) for activation in ACTIVATIONS if activation != "exp"),
+    *(Cell(norm) for norm in NORMS if norm != "joint"),
+    Cell(post_norm=False),
 )
 """The published network, and those with one difference from it."""
-GRID: tuple[Cell, ...] = (
+GRID = (
     *(
-        (norm, activation, post_norm, "after")
-        for norm, activation, post_norm in itertools.product(NORMS, ACTIVATIONS, (True, False))
-        if (norm, activation, post_norm, "after") not in ONE_CHANGE
+        cell
+        for cell in itertools.starmap(Cell, itertools.product(NORMS, ACTIVATIONS, (True, False)))
+        if cell not in ONE_CHANGE
     ),
-    ("joint", "elu", False, "before"),
+    Cell(activation="elu", post_norm=False, masking="before"),
 )
 """The other cells. The two maskings differ for ELU without the norm after the sum, and for GELU, which is NaN."""
 
@@ -68,33 +78,25 @@ class PublishedAblationTrial(PublishedTrial):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_choice("pair norm", self.pair_norm, NORMS)
-        self.check_choice("activation", self.activation, ACTIVATIONS)
-        self.check_choice("masking", self.masking, MASKINGS)
+        expect_choice("pair norm", self.pair_norm, NORMS)
+        expect_choice("activation", self.activation, ACTIVATIONS)
+        expect_choice("masking", self.masking, MASKINGS)
         if self.masking == "before" and self.activation == "gelu":
             raise UsageError("GELU with the mask before it is not a number, so it cannot be trained: mask after it.")
 
 
 def cell_trial(cell: Cell, seed: int, longer: bool) -> PublishedAblationTrial:
     """The trial of a cell at the published size."""
-    pair_norm, activation, post_norm, masking = cell
-    return PublishedAblationTrial(
-        pair_norm=pair_norm,
-        activation=activation,
-        post_norm=post_norm,
-        masking=masking,
-        length=LENGTH,
-        seed=seed,
-        steps=LONGER if longer else BUDGET,
-    )
+    steps = LONGER if longer else BUDGET
+    return PublishedAblationTrial(**cell._asdict(), length=LENGTH, seed=seed, steps=steps)
 
 
 def plan(scale: str) -> Iterator[PublishedAblationTrial]:
     """The networks with at most one difference, then one seed of the others; none at ``laptop``."""
     if scale == "smoke":
         for masking in MASKINGS:
-            cell = {"pair_norm": "joint", "activation": "elu", "post_norm": False, "masking": masking}
-            yield PublishedAblationTrial(**cell, length=3, seed=0, **TINY)
+            cell = Cell(activation="elu", post_norm=False, masking=masking)
+            yield PublishedAblationTrial(**cell._asdict(), length=3, seed=0, **TINY)
     elif scale == "full":
         for seed in range(SEEDS):
             for cell in ONE_CHANGE:

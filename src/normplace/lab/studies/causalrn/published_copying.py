@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
+from normplace.errors import expect_choice
 from normplace.lab.studies.causalrn.copying_fixed import MAIN
 from normplace.lab.studies.causalrn.networks import NETWORKS, SIZES, TITLES, build
 from normplace.lab.studies.causalrn.published_size import (
@@ -41,8 +42,8 @@ class PublishedCopyTrial(PublishedTrial):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_choice("network", self.network, NETWORKS)
-        self.check_choice("size", self.size, SIZES)
+        expect_choice("network", self.network, NETWORKS)
+        expect_choice("size", self.size, SIZES)
 
 
 def plan(scale: str) -> Iterator[PublishedCopyTrial]:

@@ -39,9 +39,7 @@ def worst_lead(records: Records, **other: object) -> PerSeed:
 
 def cell_metric(name: str, cell: Cell, **fields: object) -> Measure:
     """A metric of a cell of the ablation at the published size."""
-    pair_norm, activation, post_norm, masking = cell
-    shape = {"pair_norm": pair_norm, "activation": activation, "post_norm": post_norm, "masking": masking}
-    return metric(ABLATION, name, **shape, **fields)
+    return metric(ABLATION, name, **cell._asdict(), **fields)
 
 
 def chosen_rate(records: Records, opponent: Opponent) -> float | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from normplace.errors import unknown
+from normplace.errors import expect_choice
 from normplace.lab.studies.causalrn import expansion, generalization, opponents, published_ablation, published_copying
 from normplace.lab.studies.causalrn.copying_fixed import MAIN
 from normplace.lab.studies.causalrn.expansion import ExpansionTrial
@@ -138,8 +138,7 @@ def pending(records: Records, stages: Sequence[str] = ()) -> list[Request]:
         UsageError: If a stage is unknown.
     """
     for name in stages:
-        if name not in STAGES:
-            raise unknown("stage", name, STAGES)
+        expect_choice("stage", name, STAGES)
     wanted = [request for name, stage in STAGES.items() if not stages or name in stages for request in stage(records)]
     return [request for request in dict.fromkeys(wanted) if not _is_recorded(records, request)]
 

@@ -14,10 +14,11 @@ from typing import Any
 import torch
 
 from normplace._shared.device import pick_device
+from normplace.errors import expect_choice
 from normplace.lab.studies.causalrn.networks import NETWORKS, TITLES, build
 from normplace.lab.studies.causalrn.training import TrainedTrial
 from normplace.lab.tasks.sequences import Recall, RecallCurriculum
-from normplace.lab.train.sequence import fit_sequence, predict_tokens
+from normplace.lab.train.sequence import fit_sequence
 from normplace.lab.trials.config import ADDED_LATER
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.sequence import count_parameters
@@ -72,7 +73,7 @@ class RecallTrial(TrainedTrial):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_choice("network", self.network, NETWORKS)
+        expect_choice("network", self.network, NETWORKS)
 
 
 def plan(scale: str) -> Iterator[RecallTrial]:
@@ -102,9 +103,7 @@ def run(trial: RecallTrial) -> Outcome:
     during: list[float] = []
 
     def accuracy(generator: torch.Generator) -> float:
-        batch = task.draw(EXAM, generator)
-        scores = task.score(predict_tokens(model, batch.inputs, precision=trial.precision), batch)
-        return float(scores.character.mean())
+        return trial.accuracies(model, task.draw(EXAM, generator), task.score)["character"]
 
     def watch(_: int) -> bool:
         during.append(accuracy(evaluation))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice
 from normplace.lab.studies.causalrn.networks import TITLES, mixer_of
 from normplace.lab.trials.cost import elements_read, peak_bytes
 from normplace.lab.trials.study import Outcome, Part
@@ -37,8 +37,7 @@ class ScalingTrial:
     depth: int = 2
 
     def __post_init__(self) -> None:
-        if self.form not in FORMS:
-            raise unknown("form", self.form, FORMS)
+        expect_choice("form", self.form, FORMS)
         if min(self.length, self.dim, self.depth) < 1:
             raise UsageError("length, dim and depth must be at least 1.")
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from normplace.errors import expect_choice
 from normplace.lab.studies.causalrn.ablation import LENGTH, SHORT
 from normplace.lab.studies.causalrn.copying_fixed import SEEDS
 from normplace.lab.studies.causalrn.training import CopyingTrial, copy_outcome
@@ -65,7 +66,7 @@ class StateTrial(CopyingTrial):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_choice("state", self.state, STATES)
+        expect_choice("state", self.state, STATES)
 
 
 def plan(scale: str) -> Iterator[StateTrial]:

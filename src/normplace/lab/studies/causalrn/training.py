@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from normplace._shared.device import pick_device
-from normplace.errors import expect_at_least, unknown
-from normplace.lab.tasks.sequences import FixedCopy
-from normplace.lab.train.sequence import LossHistory, SequenceTraining, fit_sequence, predict_tokens
+from normplace.errors import expect_at_least
+from normplace.lab.tasks.sequences import AnswerAccuracy, Batch, FixedCopy
+from normplace.lab.train.sequence import (
+    EVALUATION_BATCH,
+    LossHistory,
+    SequenceTraining,
+    fit_sequence,
+    predict_tokens,
+)
 from normplace.lab.trials.study import Outcome
 from normplace.models.sequence import SequenceModel, count_parameters
 
@@ -52,15 +59,6 @@ class TrainedTrial:
     def __post_init__(self) -> None:
         expect_at_least(1, self, "dim", "depth", "steps", "batch_size")
 
-    def check_choice(self, kind: str, choice: str, choices: Iterable[str]) -> None:
-        """Raise an error for an unknown choice.
-
-        Raises:
-            UsageError: If the choice is unknown.
-        """
-        if choice not in choices:
-            raise unknown(kind, choice, choices)
-
     def training(self, **options: Any) -> SequenceTraining:
         """The training settings, with further options of a part."""
         return SequenceTraining(
@@ -78,6 +76,17 @@ class TrainedTrial:
         with torch.random.fork_rng(list(range(torch.cuda.device_count()))):
             torch.manual_seed(self.seed)
             return build().to(pick_device(self.device))
+
+    def accuracies(
+        self,
+        model: nn.Module,
+        batch: Batch,
+        score: Callable[[Tensor, Batch], AnswerAccuracy],
+        batch_size: int = EVALUATION_BATCH,
+    ) -> dict[str, float]:
+        """Mean string and character accuracy on a batch under teacher forcing."""
+        predicted = predict_tokens(model, batch.inputs, precision=self.precision, batch_size=batch_size)
+        return {name: float(value.mean()) for name, value in score(predicted, batch)._asdict().items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,9 +165,7 @@ def train_to_copy(trial: CopyingTrial, build: Callable[[FixedCopy], SequenceMode
     history: dict[str, list[float]] = {"string": [], "character": []}
 
     def evaluate(generator: torch.Generator) -> dict[str, float]:
-        batch = task.draw(EXAM, generator)
-        scores = task.score(predict_tokens(model, batch.inputs, precision=trial.precision), batch)
-        return {name: float(value.mean()) for name, value in scores._asdict().items()}
+        return trial.accuracies(model, task.draw(EXAM, generator), task.score)
 
     def watch(step: int) -> bool:
         scores = evaluate(evaluation)

@@ -14,9 +14,9 @@ import torch
 from torch.nn import functional as F
 
 from normplace._shared.device import pick_device
-from normplace.errors import expect_at_least, unknown
+from normplace.errors import expect_at_least, expect_choice
 from normplace.lab.studies.deepergcn.depth import GRID, ORDERS
-from normplace.lab.studies.deepergcn.networks import check_aggregation, conv_factory
+from normplace.lab.studies.deepergcn.networks import check_aggregation, conv_factory, convolution_weights
 from normplace.lab.studies.deepergcn.node import NodeTrial, load, why_unavailable
 from normplace.lab.studies.deepergcn.node_seeds import gradient_reach
 from normplace.lab.studies.deepergcn.orders import DEEPEST, LEARNED, OTHER
@@ -59,9 +59,8 @@ class GradientTrial:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        for kind, choice, choices in (("block order", self.order, ORDERS), ("norm", self.norm, NORMS)):
-            if choice not in choices:
-                raise unknown(kind, choice, choices)
+        expect_choice("block order", self.order, ORDERS)
+        expect_choice("norm", self.norm, NORMS)
         check_aggregation(self.aggregation)
         expect_at_least(4, self, "depth")
         expect_at_least(1, self, "dim", "side")
@@ -99,12 +98,7 @@ def run(trial: GradientTrial) -> Outcome:
     train = graph.train[split].to(device)
     logits = net(graph.x.double().to(device), graph.edge_index.to(device))
     F.cross_entropy(logits[train], graph.y.to(device)[train]).backward()
-    weights = [
-        parameter
-        for name, parameter in net.named_parameters()
-        if name.startswith("blocks.") and name.endswith("mlp.0.weight")
-    ]
-    norms = [float(weight.grad.norm()) for weight in weights if weight.grad is not None]
+    norms = [float(weight.grad.norm()) for weight in convolution_weights(net) if weight.grad is not None]
     return Outcome(
         metrics={"gradient_reach": gradient_reach(norms)},
         series={"layer": list(range(1, 1 + len(norms))), "gradient": [float(f"{norm:.5g}") for norm in norms]},

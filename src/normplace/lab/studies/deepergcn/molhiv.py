@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normplace._shared.device import pick_device
-from normplace.errors import expect_at_least, unknown
+from normplace.errors import expect_at_least, expect_choice
 from normplace.lab.studies.deepergcn.networks import AGGREGATIONS, conv_factory, learned_scalars
 from normplace.lab.tasks.data_files import unavailable_reason
 from normplace.lab.tasks.graphs.labelled import roc_auc
@@ -76,8 +76,7 @@ class MolhivTrial(MoleculeTrial):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.aggregation not in AGGREGATIONS:
-            raise unknown("aggregation", self.aggregation, AGGREGATIONS)
+        expect_choice("aggregation", self.aggregation, AGGREGATIONS)
 
 
 class BondConv(nn.Module):

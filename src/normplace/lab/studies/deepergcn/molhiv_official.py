@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from normplace._shared.device import pick_device
-from normplace.errors import unknown
+from normplace.errors import expect_choice
 from normplace.lab.studies.deepergcn.molhiv import MoleculeTrial, build
 from normplace.lab.studies.deepergcn.molhiv_batches import (
     FixedBatch,
@@ -60,8 +60,7 @@ class OfficialTrial(MoleculeTrial):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.scale not in SCALES:
-            raise unknown("scale", self.scale, SCALES)
+        expect_choice("scale", self.scale, SCALES)
 
 
 def plan(scale: str) -> Iterator[OfficialTrial]:

@@ -89,6 +89,15 @@ class OwnWeights(nn.Module):
         return self.conv(x, *edges) + self.own(x)
 
 
+def convolution_weights(model: nn.Module) -> list[nn.Parameter]:
+    """The weights of the convolutions of a stack, in order."""
+    return [
+        parameter
+        for name, parameter in model.named_parameters()
+        if name.startswith("blocks.") and name.endswith("mlp.0.weight")
+    ]
+
+
 def learned_scalars(model: nn.Module, suffix: str) -> list[float]:
     """Values of a learned scalar of every convolution, in order; the mean where there is one for each channel.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -11,7 +12,7 @@ from torch.nn import functional as F
 
 from normplace._shared.device import pick_device
 from normplace.analysis.smoothing import smoothing
-from normplace.errors import expect_at_least, unknown
+from normplace.errors import expect_at_least, expect_choice
 from normplace.lab.studies.deepergcn.networks import check_aggregation, conv_factory, learned_scalars
 from normplace.lab.tasks.data_files import unavailable_reason
 from normplace.lab.tasks.graphs import grid_mines
@@ -64,12 +65,8 @@ class NodeTrial:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        for kind, choice, choices in (
-            ("block order", self.order, NAMED),
-            ("place of dropout", self.dropped, DROPPED),
-        ):
-            if choice not in choices:
-                raise unknown(kind, choice, choices)
+        expect_choice("block order", self.order, NAMED)
+        expect_choice("place of dropout", self.dropped, DROPPED)
         check_aggregation(self.aggregation)
         expect_at_least(1, self, "depth", "dim", "epochs")
 
@@ -94,8 +91,14 @@ def load(trial: NodeTrial) -> tuple[LabelledGraph, int]:
     return graph, trial.seed % graph.num_splits
 
 
-def build(trial: NodeTrial, graph: LabelledGraph) -> GraphStack:
-    """Build the trial's network with initial weights from the global RNG."""
+def build(trial: NodeTrial, graph: LabelledGraph, **options: Any) -> GraphStack:
+    """Build the trial's network with initial weights from the global RNG.
+
+    Args:
+        trial: The trial.
+        graph: Its graph.
+        **options: Further arguments of :class:`GraphStack`.
+    """
     return GraphStack.named(
         trial.order,
         conv_factory(trial.aggregation, msg_norm=trial.msg_norm),
@@ -105,6 +108,7 @@ def build(trial: NodeTrial, graph: LabelledGraph) -> GraphStack:
         trial.depth,
         norm=trial.norm,
         dropout=Dropout(**{trial.dropped: trial.dropout}),
+        **options,
     )
 
 

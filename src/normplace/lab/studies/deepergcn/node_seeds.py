@@ -23,16 +23,16 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from normplace._shared.device import pick_device
 from normplace.analysis.smoothing import Smoothing, smoothing
-from normplace.errors import UsageError, expect_at_least, unknown
+from normplace.errors import UsageError, expect_at_least, expect_choice
 from normplace.lab.studies.deepergcn.device_scores import DeviceScores
-from normplace.lab.studies.deepergcn.networks import conv_factory, learned_scalars
-from normplace.lab.studies.deepergcn.node import NodeTrial, load
+from normplace.lab.studies.deepergcn.networks import convolution_weights, learned_scalars
+from normplace.lab.studies.deepergcn.node import NodeTrial, build, load
 from normplace.lab.studies.deepergcn.stacked import DropoutMasks, SeededDropout, stack_networks, unstack
 from normplace.lab.studies.deepergcn.stacked_smoothing import stacked_smoothing
 from normplace.lab.tasks.graphs.labelled import LabelledGraph
 from normplace.lab.train.cuda_graph import WARM_UP, GraphedStep, set_learning_rate
 from normplace.lab.trials.study import Outcome
-from normplace.models import Dropout, GraphStack
+from normplace.models import GraphStack
 from normplace.ops import Neighbours
 
 SCHEDULES = ("constant", "cosine")
@@ -62,8 +62,7 @@ class SeedsTrial(NodeTrial):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.schedule not in SCHEDULES:
-            raise unknown("schedule", self.schedule, SCHEDULES)
+        expect_choice("schedule", self.schedule, SCHEDULES)
         if self.norm != "batch" or self.msg_norm:
             raise UsageError("seeds are trained together with BatchNorm and without MsgNorm: use norm=batch.")
         if not 0 <= self.average < 1:
@@ -154,17 +153,7 @@ def _build(trial: SeedsTrial, graph: LabelledGraph) -> GraphStack:
     """The network with initial weights that depend on the seed alone."""
     with torch.random.fork_rng([]):
         torch.manual_seed(trial.seed)
-        return GraphStack.named(
-            trial.order,
-            conv_factory(trial.aggregation),
-            graph.x.shape[1],
-            trial.dim,
-            graph.num_classes,
-            trial.depth,
-            norm=trial.norm,
-            dropout=Dropout(**{trial.dropped: trial.dropout}),
-            **({"growth": trial.growth} if trial.order == "dense" else {}),
-        )
+        return build(trial, graph, **({"growth": trial.growth} if trial.order == "dense" else {}))
 
 
 class Training:
@@ -283,11 +272,7 @@ class Training:
 
     def _gradient_norms(self) -> list[list[float]]:
         """For each seed, the norm of the gradient of the weights of each convolution."""
-        weights = [
-            parameter
-            for name, parameter in self.model.named_parameters()
-            if name.startswith("blocks.") and name.endswith("mlp.0.weight")
-        ]
+        weights = convolution_weights(self.model)
         norms = [weight.grad.flatten(1).norm(dim=1) for weight in weights if weight.grad is not None]
         return torch.stack(norms, dim=1).tolist()
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from normplace.lab.studies.extrapolation.kernels import REACH, grid
+from normplace.lab.studies.extrapolation.kernels import grid, outward_growth
 from normplace.lab.studies.extrapolation.networks import NAMES, build_network
-from normplace.lab.tasks.regression.toy import growth_exponent
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.activations import variance_gain
 from normplace.ntk import FullyConnected, empirical, infinite
@@ -70,15 +69,10 @@ def run(trial: ActivationTrial) -> Outcome:
     )
     x = grid()
     kernel, limit = empirical(model, x), infinite(spec, x)
-    middle = int((x > 10).nonzero()[0][0])
-
-    def growth(values: torch.Tensor) -> float:
-        return growth_exponent(float(values[middle]), float(values[-1]), REACH / float(x[middle]))
-
     return Outcome(
         metrics={
-            "diagonal_growth": growth(kernel.diagonal()),
-            "infinite_growth": growth(limit.diagonal()),
+            "diagonal_growth": outward_growth(kernel.diagonal()),
+            "infinite_growth": outward_growth(limit.diagonal()),
             "distance_to_infinite": float((kernel - limit).norm() / limit.norm()),
         },
         series={

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional as F
 
-from normplace.errors import expect_at_least, unknown
+from normplace.errors import expect_at_least, expect_choice
 from normplace.lab.studies.extrapolation.networks import NAMES, VARIANTS
 from normplace.lab.studies.extrapolation.tabular import network_predictions
 from normplace.lab.tasks.data_files import unavailable_reason
@@ -45,8 +45,7 @@ class FacesTrial:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        if self.norm_at not in VARIANTS:
-            raise unknown("position of the LayerNorm", self.norm_at, VARIANTS)
+        expect_choice("position of the LayerNorm", self.norm_at, VARIANTS)
         expect_at_least(1, self, "epochs", "batch_size", "width")
 
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from normplace.lab.studies.extrapolation.networks import NAMES, build_network
-from normplace.lab.studies.extrapolation.wide import COMPARED, POINTS
+from normplace.lab.studies.extrapolation.wide import COMPARED, POINTS, descend
 from normplace.lab.tasks.regression.toy import EDGE, toy_data
 from normplace.lab.trials.study import Outcome, Part
 from normplace.ntk import empirical, predict
@@ -65,11 +64,7 @@ def run(trial: LinearizedTrial) -> Outcome:
     expected = predict(
         kernel, y, cross, time=trial.steps, learning_rate=rate, f0_train=outputs(x), f0_test=outputs(near)
     ).mean
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
-    for _ in range(trial.steps):
-        optimizer.zero_grad()
-        (0.5 * F.mse_loss(model(x), y, reduction="sum")).backward()
-        optimizer.step()
+    descend(model, x, y, rate, trial.steps)
     scale = float(y.square().mean().sqrt())
     return Outcome(
         metrics={

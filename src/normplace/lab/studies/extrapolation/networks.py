@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice
 from normplace.models import MLP
 from normplace.models.mlp import Dense, DenseBranch
 from normplace.models.positions import sinusoids
@@ -48,8 +48,7 @@ def build_network(
     Raises:
         UsageError: If one of the names is unknown.
     """
-    if norm not in NORMS:
-        raise unknown("norm", norm, NORMS)
+    expect_choice("norm", norm, NORMS)
     options |= {"norm": NORMS[norm], "norm_at": norm_at, "activation": activation, "generator": generator}
     return MLP((inputs, width, width, 1), **options)
 

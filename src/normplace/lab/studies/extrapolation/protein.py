@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from normplace.errors import expect_at_least, unknown
+from normplace.errors import expect_at_least, expect_choice
 from normplace.lab.studies.extrapolation.networks import NAMES, VARIANTS
 from normplace.lab.studies.extrapolation.tabular import (
     bin_centers,
@@ -63,8 +63,7 @@ class ProteinTrial:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        if self.learner not in LEARNERS:
-            raise unknown("learner", self.learner, LEARNERS)
+        expect_choice("learner", self.learner, LEARNERS)
         expect_at_least(0, self, "rows", "batch_size")
         expect_at_least(1, self, "epochs", "width", "rounds")
 

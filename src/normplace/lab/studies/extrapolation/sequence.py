@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from normplace.errors import expect_at_least, unknown
+from normplace.errors import expect_at_least, expect_choice
 from normplace.lab.studies.extrapolation.networks import SequenceRegressor
 from normplace.lab.tasks.regression.toy import growth_exponent
 from normplace.lab.tasks.sequences.straight_lines import (
@@ -54,8 +54,7 @@ class SequenceTrial:
     learning_rate: float = 1e-3
 
     def __post_init__(self) -> None:
-        if self.norm_at not in PLACES:
-            raise unknown("position of the LayerNorm", self.norm_at, PLACES)
+        expect_choice("position of the LayerNorm", self.norm_at, PLACES)
         expect_at_least(1, self, "width", "heads", "layers", "sequences", "epochs", "batch_size")
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from normplace.errors import expect_at_least, unknown
+from normplace.errors import expect_at_least, expect_choice
 from normplace.lab.studies.extrapolation.networks import NORMS, VARIANTS, build_network
 from normplace.lab.tasks.regression.toy import EDGE, FUNCTIONS, growth_exponent, toy_data
 from normplace.lab.train.fit import fit
@@ -45,8 +45,7 @@ class ToyTrial:
 
     def __post_init__(self) -> None:
         expect_at_least(1, self, "width", "points", "epochs")
-        if self.norm not in NORMS:
-            raise unknown("norm", self.norm, NORMS)
+        expect_choice("norm", self.norm, NORMS)
 
 
 def plan(scale: str) -> Iterator[ToyTrial]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normplace._shared.device import pick_device
@@ -49,6 +50,15 @@ def plan(scale: str) -> Iterator[WideTrial]:
                 yield WideTrial(norm_at, width, seed, steps=20 if scale == "smoke" else 200)
 
 
+def descend(model: nn.Module, x: Tensor, y: Tensor, rate: float, steps: int) -> None:
+    """Train by gradient descent on half the sum of squared errors."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (0.5 * F.mse_loss(model(x), y, reduction="sum")).backward()
+        optimizer.step()
+
+
 def run(trial: WideTrial) -> Outcome:
     """Train, predict the trained network from the infinite-width kernel, and measure the distance between the two."""
     device = pick_device("auto")
@@ -59,23 +69,18 @@ def run(trial: WideTrial) -> Outcome:
     options = {"parametrization": "ntk", "bias_std": trial.bias_std}
     model = build_network(1, trial.width, trial.norm_at, generator, **options).to(device)
     kernel, cross = (infinite(limit(trial.norm_at, trial.bias_std), a, x) for a in (x, far))
-    assert isinstance(kernel, torch.Tensor)
-    assert isinstance(cross, torch.Tensor)
+    assert isinstance(kernel, Tensor)
+    assert isinstance(cross, Tensor)
     rate = 1 / float(torch.linalg.eigvalsh(kernel)[-1])
 
-    def outputs(points: torch.Tensor) -> torch.Tensor:
+    def outputs(points: Tensor) -> Tensor:
         with torch.no_grad():
             return model(points.to(device, torch.float32)).double().cpu()
 
     prediction = predict(
         kernel, y, cross, time=trial.steps, learning_rate=rate, f0_train=outputs(x), f0_test=outputs(far)
     )
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
-    inputs, targets = x.to(device, torch.float32), y.to(device, torch.float32)
-    for _ in range(trial.steps):
-        optimizer.zero_grad()
-        (0.5 * F.mse_loss(model(inputs), targets, reduction="sum")).backward()
-        optimizer.step()
+    descend(model, x.to(device, torch.float32), y.to(device, torch.float32), rate, trial.steps)
     trained = outputs(far)
     return Outcome(
         metrics={"distance": float((trained - prediction.mean).square().mean().sqrt() / y.square().mean().sqrt())},

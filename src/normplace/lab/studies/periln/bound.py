@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from normplace.errors import unknown
+from normplace.errors import expect_choice
 from normplace.lab.trials.study import Outcome, Part
 from normplace.norms import build_norm
 
@@ -45,8 +45,7 @@ class BoundTrial:
     gain: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.norm not in NORMS:
-            raise unknown("norm", self.norm, NORMS)
+        expect_choice("norm", self.norm, NORMS)
 
 
 def plan(scale: str) -> Iterator[BoundTrial]:

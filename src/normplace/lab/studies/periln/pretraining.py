@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from normplace._shared.device import pick_device
 from normplace._shared.fields import check_range
 from normplace.analysis.signal_probe.probe import Probe
-from normplace.errors import unknown
+from normplace.errors import expect_choice
 from normplace.lab.studies.periln.pretraining_signals import headline_numbers, measure_signals, series_of
 from normplace.lab.studies.periln.training import BYTES, STUCK_MARGIN, diverged
 from normplace.lab.studies.pretrained import PretrainedTrial, held_out_loss, missing_text, text_source
@@ -101,8 +101,7 @@ class PretrainingTrial(PretrainedTrial):
         super().__post_init__()
         check_range(self, "probe", least=2)
         Placement.named(self.placement)
-        if self.variant not in VARIANTS:
-            raise unknown("variant", self.variant, VARIANTS)
+        expect_choice("variant", self.variant, VARIANTS)
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from normplace.errors import UsageError, expect_at_least, unknown
+from normplace.errors import UsageError, expect_at_least, expect_choice
+from normplace.lab.studies.postdeg.networks import missing_package
 from normplace.lab.studies.postdeg.topologies import LEARNED, build_policy
 from normplace.lab.trials.study import Outcome, Part
-from normplace.models.convolutions import convolution
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,8 +57,7 @@ class BudgetTrial:
     simulations: int = 400
 
     def __post_init__(self) -> None:
-        if self.method not in LEARNED:
-            raise unknown("method", self.method, LEARNED)
+        expect_choice("method", self.method, LEARNED)
         expect_at_least(1, self, "steps", "train_graphs", "test_graphs", "simulations")
         expect_at_least(20, self, "nodes")
         for share in (self.train_share, self.test_share):
@@ -84,12 +83,7 @@ def plan(scale: str) -> Iterator[BudgetTrial]:
 
 def why_unavailable(trial: BudgetTrial) -> str | None:
     """Why the trial cannot run: a package is missing; None if it can."""
-    try:
-        convolution("mean")
-        import normplace.lab.tasks.selection  # noqa: F401
-    except UsageError as error:
-        return str(error)
-    return None
+    return missing_package("mean")
 
 
 def heavy_tailed(count: int, nodes: int, generator: np.random.Generator) -> list[Graph]:

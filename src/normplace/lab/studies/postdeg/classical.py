@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from normplace.errors import UsageError, expect_at_least, unknown
+from normplace.errors import expect_at_least, expect_choice
+from normplace.lab.studies.postdeg.networks import missing_selection, missing_solver, reward_of, task_score
 from normplace.lab.tasks.selection_names import TASKS, methods_of
 from normplace.lab.trials.study import Outcome, Part
 
@@ -31,8 +31,7 @@ class ClassicalTrial:
     test_graphs: int = 32
 
     def __post_init__(self) -> None:
-        if self.method not in methods_of(self.task):
-            raise unknown("method", self.method, methods_of(self.task))
+        expect_choice("method", self.method, methods_of(self.task))
         expect_at_least(1, self, "test_graphs")
 
 
@@ -47,13 +46,7 @@ def plan(scale: str) -> Iterator[ClassicalTrial]:
 
 def why_unavailable(trial: ClassicalTrial) -> str | None:
     """Why the trial cannot run: a package is missing; None if it can."""
-    try:
-        import normplace.lab.tasks.selection  # noqa: F401
-    except UsageError as error:
-        return str(error)
-    if trial.method == "kamis" and importlib.util.find_spec("chszlablib") is None:
-        return "KaMIS needs chszlablib: pip install 'normplace[kamis]'."
-    return None
+    return missing_selection() or missing_solver(trial.method)
 
 
 def run(trial: ClassicalTrial) -> Outcome:
@@ -61,9 +54,8 @@ def run(trial: ClassicalTrial) -> Outcome:
     import numpy as np
 
     from normplace.lab.tasks.selection import classical_order, mixed_graphs
-    from normplace.lab.tasks.selection.rewards import REWARDS, InfluenceReward
 
-    reward = InfluenceReward(simulations=400) if trial.task == "influence" else REWARDS[trial.task]
+    reward = reward_of(trial.task, simulations=400)
     graphs = mixed_graphs(trial.test_graphs, 100, 200, np.random.default_rng([trial.seed, 1]))
     repeats = RANDOM_ORDERS if trial.method == "random" else 1
     values = []
@@ -75,8 +67,7 @@ def run(trial: ClassicalTrial) -> Outcome:
             rest = np.setdiff1d(np.arange(graph.num_nodes), order)  # RIS greedy chooses seeds only
             orders.append(np.concatenate([order, rest]))
         values.append(reward.rewards(graph, np.stack(orders), seed=number).mean())
-    mean = float(np.mean(values))
-    return Outcome(metrics={"value": 1 - mean if trial.task == "dismantling" else mean})
+    return Outcome(metrics={"value": task_score(trial.task, float(np.mean(values)))})
 
 
 def label(trial: ClassicalTrial) -> str:

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from normplace.errors import UsageError, expect_at_least, unknown
+from normplace.errors import expect_at_least, expect_choice
+from normplace.lab.studies.postdeg.networks import missing_package, reward_of, task_score
 from normplace.lab.studies.postdeg.selection import TASKS
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.convolutions import CONVOLUTIONS, convolution
@@ -65,15 +66,11 @@ class ExtendedTrial:
     test_graphs: int = 32
 
     def __post_init__(self) -> None:
-        for kind, name, options in (
-            ("task", self.task, TASKS),
-            ("placement", self.placement, SLOT),
-            ("convolution", self.convolution, CONVOLUTIONS),
-            ("input", self.features, FEATURES),
-            ("scalar", self.source or "degree", TOPOLOGIES),
-        ):
-            if name not in options:
-                raise unknown(kind, name, options)
+        expect_choice("task", self.task, TASKS)
+        expect_choice("placement", self.placement, SLOT)
+        expect_choice("convolution", self.convolution, CONVOLUTIONS)
+        expect_choice("input", self.features, FEATURES)
+        expect_choice("scalar", self.source or "degree", TOPOLOGIES)
         expect_at_least(1, self, "steps", "train_graphs")
         expect_at_least(2, self, "test_graphs")
 
@@ -128,12 +125,7 @@ def plan(scale: str) -> Iterator[ExtendedTrial]:
 
 def why_unavailable(trial: ExtendedTrial) -> str | None:
     """Why the trial cannot run: a package is missing; None if it can."""
-    try:
-        convolution(trial.convolution)
-        import normplace.lab.tasks.selection  # noqa: F401
-    except UsageError as error:
-        return str(error)
-    return None
+    return missing_package(trial.convolution)
 
 
 def build(trial: ExtendedTrial) -> Policy:
@@ -160,25 +152,23 @@ def run(trial: ExtendedTrial) -> Outcome:
     import torch
 
     from normplace.lab.tasks.selection import mixed_graphs, ranking
-    from normplace.lab.tasks.selection.rewards import REWARDS, InfluenceReward
+    from normplace.lab.tasks.selection.rewards import REWARDS
     from normplace.lab.train.reinforce import train_policy
 
-    reward = REWARDS[trial.task]
     train_graphs = mixed_graphs(trial.train_graphs, 30, 80, np.random.default_rng([trial.seed, 0]))
     test_graphs = mixed_graphs(trial.test_graphs, 100, 200, np.random.default_rng([trial.seed, 1]))
     policy = build(trial)
     generator = torch.Generator().manual_seed(trial.seed)
-    train_policy(policy, train_graphs, reward, steps=trial.steps, generator=generator)
-    measure = InfluenceReward(simulations=400) if trial.task == "influence" else reward
+    train_policy(policy, train_graphs, REWARDS[trial.task], steps=trial.steps, generator=generator)
+    measure = reward_of(trial.task, simulations=400)
     policy = policy.double()
     values = [
         float(measure.rewards(graph, ranking(graph, policy.score(graph, trial.seed))[None], seed=number)[0])
         for number, graph in enumerate(test_graphs)
     ]
-    mean = float(np.mean(values))
     return Outcome(
         metrics={
-            "value": 1 - mean if trial.task == "dismantling" else mean,
+            "value": task_score(trial.task, float(np.mean(values))),
             "degree_r2": degree_at_head(policy, test_graphs, trial.seed),
         }
     )

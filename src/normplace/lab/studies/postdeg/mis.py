@@ -1,4 +1,4 @@
-"""Independent sets of the usual benchmark graphs: policies beside the minimum degree and KaMIS.
+"""Independent sets of the usual benchmark graphs: policies compared with the minimum degree and KaMIS.
 
 ER-[700-800] are uniform graphs of 700 to 800 nodes, each pair connected with probability 0.15; RB-[200-300] and
 RB-[800-1200] are instances of Model RB of so many nodes (20 to 24 cliques of 5 to 11 nodes, 40 to 54 of 20 to 24, with
@@ -8,14 +8,14 @@ the same family.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from normplace.errors import expect_at_least, unknown
+from normplace.errors import expect_at_least, expect_choice
 from normplace.lab.studies.postdeg import extended
 from normplace.lab.studies.postdeg.extended import ExtendedTrial
+from normplace.lab.studies.postdeg.networks import missing_package, missing_solver
 from normplace.lab.trials.study import Outcome, Part
 
 if TYPE_CHECKING:
@@ -90,12 +90,8 @@ class MisTrial:
     seconds: float = 10.0
 
     def __post_init__(self) -> None:
-        for kind, name, options in (
-            ("family", self.family, FAMILIES),
-            ("method", self.method, LEARNED | CLASSICAL),
-        ):
-            if name not in options:
-                raise unknown(kind, name, options)
+        expect_choice("family", self.family, FAMILIES)
+        expect_choice("method", self.method, LEARNED | CLASSICAL)
         expect_at_least(1, self, "graphs", "steps", "train_graphs")
 
 
@@ -120,9 +116,7 @@ def plan(scale: str) -> Iterator[MisTrial]:
 
 def why_unavailable(trial: MisTrial) -> str | None:
     """Why the trial cannot run: a package is missing; None if it can."""
-    if trial.method == "kamis" and importlib.util.find_spec("chszlablib") is None:
-        return "KaMIS needs chszlablib: pip install 'normplace[kamis]'."
-    return extended.why_unavailable(ExtendedTrial(TASK, trial.seed))
+    return missing_solver(trial.method) or missing_package("softmax")
 
 
 def draw(family: Family, count: int, generator: np.random.Generator) -> list[Graph]:

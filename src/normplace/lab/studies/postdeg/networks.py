@@ -1,12 +1,20 @@
-"""The slots of a topology scale, and how the scores of a policy become an order."""
+"""The slots of a topology scale, what selection policies need and are rewarded with, and how scores become an order."""
 
 from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from normplace.errors import UsageError
+from normplace.models.convolutions import convolution
 from normplace.models.policy import NeighborLists, Policy
+
+if TYPE_CHECKING:
+    from normplace.lab.tasks.selection.rewards import Selection
 
 SLOTS = {"none": "no scale", "before": "before the norm", "after": "after the norm", "head": "at the head only"}
 FLOAT32, FLOAT64 = "float32", "float64"
@@ -16,6 +24,43 @@ SCORINGS = {
 }
 """How scores become an order. Trials were recorded with ``float32`` first; where all scores are equal, their order then
 follows rounding errors, which depend on degree. Such cells were recomputed with ``float64``."""
+
+
+def missing_package(aggregation: str) -> str | None:
+    """Why a policy with this convolution cannot run: a package is missing; None if it can."""
+    try:
+        convolution(aggregation)
+    except UsageError as error:
+        return str(error)
+    return missing_selection()
+
+
+def missing_selection() -> str | None:
+    """Why no task of node selection can run: a package is missing; None if they can."""
+    try:
+        import normplace.lab.tasks.selection  # noqa: F401
+    except UsageError as error:
+        return str(error)
+    return None
+
+
+def missing_solver(method: str) -> str | None:
+    """Why a method cannot run: its own package is missing; None if it can."""
+    if method == "kamis" and importlib.util.find_spec("chszlablib") is None:
+        return "KaMIS needs chszlablib: pip install 'normplace[kamis]'."
+    return None
+
+
+def reward_of(task: str, simulations: int) -> Selection:
+    """The reward of a task, with this number of simulated cascades for influence."""
+    from normplace.lab.tasks.selection.rewards import REWARDS, InfluenceReward
+
+    return InfluenceReward(simulations=simulations) if task == "influence" else REWARDS[task]
+
+
+def task_score(task: str, reward: float) -> float:
+    """The score that a task is reported with: R for dismantling, otherwise the reward."""
+    return 1 - reward if task == "dismantling" else reward
 
 
 def scores(policy: Policy, graph: NeighborLists, seed: int, scoring: str) -> NDArray[np.float64]:

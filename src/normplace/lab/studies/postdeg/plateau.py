@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from normplace._shared.device import pick_device
-from normplace.errors import expect_at_least, unknown
+from normplace.errors import expect_at_least, expect_choice
 from normplace.lab.studies.postdeg import recommend
-from normplace.lab.studies.postdeg.recommend import CELLS, TOP, RecommendTrial, length_slope, relative
+from normplace.lab.studies.postdeg.recommend import CELLS, TOP, RecommendTrial, embeddings, length_slope, relative
 from normplace.lab.tasks.recommend import Interactions, rank_all
 from normplace.lab.train.recommend import fit_bpr
 from normplace.lab.trials.study import Outcome, Part
@@ -81,8 +81,7 @@ class PlateauTrial:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        if self.cell not in NORMALIZED:
-            raise unknown("network", self.cell, NORMALIZED)
+        expect_choice("network", self.cell, NORMALIZED)
         expect_at_least(1, self, "every", "patience", "limit", "batch_size")
 
     def recommender(self) -> RecommendTrial:
@@ -148,12 +147,10 @@ def run(trial: PlateauTrial) -> Outcome:
     evaluations: list[tuple[int, float]] = []
     best: dict[str, Any] = {"recall": -1.0, "epoch": 0, "state": {}}
 
-    @torch.no_grad()
     def evaluate(epoch: int) -> bool:
         if epoch % trial.every and epoch != trial.limit:
             return False
-        users, items = represent().split([inner.num_users, inner.num_items])
-        recall = rank_all(users, items, inner, TOP).recall
+        recall = rank_all(*embeddings(represent, inner), inner, TOP).recall
         evaluations.append((epoch, recall))
         if recall > best["recall"] * (1 + LEAST_GAIN):
             best.update(recall=recall, epoch=epoch, state=copy.deepcopy(model.state_dict()))
@@ -173,8 +170,7 @@ def run(trial: PlateauTrial) -> Outcome:
     if best["state"]:  # empty if no evaluation had a finite recall
         model.load_state_dict(best["state"])
     model.eval()
-    with torch.no_grad():
-        users, items = represent().split([inner.num_users, inner.num_items])
+    users, items = embeddings(represent, inner)
     # Held-out pairs are not candidates: the user has already chosen them.
     score = rank_all(users, items, whole, TOP)
     last = evaluations[-1][0]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from normplace._shared.device import pick_device
-from normplace.errors import UsageError, expect_at_least, unknown
+from normplace.errors import UsageError, expect_at_least, expect_choice
 from normplace.lab.tasks.data_files import unavailable_reason
 from normplace.lab.tasks.recommend import (
     Interactions,
@@ -111,8 +111,7 @@ class RecommendTrial:
     def __post_init__(self) -> None:
         choices = {"dataset": DATASETS, "model": MODELS, "where": SIDES, "schedule": SCHEDULES}
         for name, options in choices.items():
-            if getattr(self, name) not in options:
-                raise unknown(name, getattr(self, name), options)
+            expect_choice(name, getattr(self, name), options)
         expect_at_least(1, self, "depth", "dim", "epochs", "batch_size")
         if self.dataset == "own" and not self.table:
             raise UsageError("dataset 'own' is read from a file: set table to its path.")
@@ -195,7 +194,7 @@ def run(trial: RecommendTrial) -> Outcome:
 
     def evaluate(epoch: int) -> None:
         if epoch in evaluated:
-            users, items = _embeddings(represent, interactions)
+            users, items = embeddings(represent, interactions)
             scores[epoch] = rank_all(users, items, interactions, TOP)
 
     loss = fit_bpr(
@@ -213,7 +212,7 @@ def run(trial: RecommendTrial) -> Outcome:
     )
     final = scores[trial.epochs]
     slope = length_slope(
-        _embeddings(represent, interactions)[1], relative("degree", interactions)[interactions.num_users :]
+        embeddings(represent, interactions)[1], relative("degree", interactions)[interactions.num_users :]
     )
     return Outcome(
         metrics={"recall": final.recall, "ndcg": final.ndcg, "loss": loss, "length_slope": slope},
@@ -226,7 +225,8 @@ def run(trial: RecommendTrial) -> Outcome:
 
 
 @torch.no_grad()
-def _embeddings(represent: Callable[[], Tensor], interactions: Interactions) -> tuple[Tensor, Tensor]:
+def embeddings(represent: Callable[[], Tensor], interactions: Interactions) -> tuple[Tensor, Tensor]:
+    """The embeddings of users and of items, without gradients."""
     users, items = represent().split([interactions.num_users, interactions.num_items])
     return users, items
 

@@ -9,8 +9,17 @@ from typing import Any
 
 import torch
 
-from normplace.errors import UsageError, expect_at_least, unknown
-from normplace.lab.studies.postdeg.networks import FLOAT32, FLOAT64, SCORINGS, SLOTS, scores
+from normplace.errors import expect_at_least, expect_choice
+from normplace.lab.studies.postdeg.networks import (
+    FLOAT32,
+    FLOAT64,
+    SCORINGS,
+    SLOTS,
+    missing_package,
+    reward_of,
+    scores,
+    task_score,
+)
 from normplace.lab.trials.config import ADDED_LATER
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.convolutions import AGGREGATIONS, convolution
@@ -65,15 +74,11 @@ class SelectionTrial:
     scoring: str = field(default=FLOAT32, metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
-        for kind, name, options in (
-            ("task", self.task, TASKS),
-            ("aggregation", self.aggregation, AGGREGATIONS),
-            ("input", self.features, FEATURES),
-            ("slot", self.slot, SLOTS),
-            ("scoring", self.scoring, SCORINGS),
-        ):
-            if name not in options:
-                raise unknown(kind, name, options)
+        expect_choice("task", self.task, TASKS)
+        expect_choice("aggregation", self.aggregation, AGGREGATIONS)
+        expect_choice("input", self.features, FEATURES)
+        expect_choice("slot", self.slot, SLOTS)
+        expect_choice("scoring", self.scoring, SCORINGS)
         expect_at_least(1, self, "steps", "train_graphs", "test_graphs")
 
 
@@ -162,12 +167,7 @@ def plan(scale: str) -> Iterator[SelectionTrial]:
 
 def why_unavailable(trial: SelectionTrial) -> str | None:
     """Why the trial cannot run: a package is missing; None if it can."""
-    try:
-        convolution(trial.aggregation)
-        import normplace.lab.tasks.selection  # noqa: F401
-    except UsageError as error:
-        return str(error)
-    return None
+    return missing_package(trial.aggregation)
 
 
 def run(trial: SelectionTrial) -> Outcome:
@@ -175,11 +175,10 @@ def run(trial: SelectionTrial) -> Outcome:
     import numpy as np
 
     from normplace.lab.tasks.selection import mixed_graphs, ranking
-    from normplace.lab.tasks.selection.rewards import REWARDS, InfluenceReward
+    from normplace.lab.tasks.selection.rewards import REWARDS
     from normplace.lab.train.reinforce import train_policy
     from normplace.models.policy import Policy
 
-    reward = REWARDS[trial.task]
     train_graphs = mixed_graphs(trial.train_graphs, 30, 80, np.random.default_rng([trial.seed, 0]))
     test_graphs = mixed_graphs(trial.test_graphs, 100, 200, np.random.default_rng([trial.seed, 1]))
     with torch.random.fork_rng(devices=[]):
@@ -189,18 +188,17 @@ def run(trial: SelectionTrial) -> Outcome:
         # A placement rejects a final norm directly after a stream norm; here the scale is between the two.
         policy.stack.final_norm = LayerNorm(32, eps=trial.eps)
     generator = torch.Generator().manual_seed(trial.seed)
-    history = train_policy(policy, train_graphs, reward, steps=trial.steps, generator=generator)
-    test_reward = InfluenceReward(simulations=400) if trial.task == "influence" else reward
+    history = train_policy(policy, train_graphs, REWARDS[trial.task], steps=trial.steps, generator=generator)
+    test_reward = reward_of(trial.task, simulations=400)
     orders = [ranking(graph, scores(policy, graph, trial.seed, trial.scoring)) for graph in test_graphs]
     values = [
         float(test_reward.rewards(graph, order[None], seed=number)[0])
         for number, (graph, order) in enumerate(zip(test_graphs, orders, strict=True))
     ]
     tail = history[-max(1, len(history) // 10) :]
-    mean = float(np.mean(values))
     return Outcome(
         metrics={
-            "value": 1 - mean if trial.task == "dismantling" else mean,
+            "value": task_score(trial.task, float(np.mean(values))),
             "train_reward": float(np.mean(tail)),
         }
     )

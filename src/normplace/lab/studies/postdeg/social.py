@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normplace._shared.device import pick_device
-from normplace.errors import UsageError, expect_at_least, unknown
+from normplace.errors import UsageError, expect_at_least, expect_choice
 from normplace.lab.studies.postdeg import networks
 from normplace.lab.tasks.data_files import unavailable_reason
 from normplace.lab.tasks.graphs.labelled import LabelledGraph, degree_alone, load_labelled
@@ -81,13 +81,9 @@ class SocialTrial:
     inputs: str = field(default=FEATURES, metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
-        for kind, name, options in (
-            ("aggregation", self.aggregation, AGGREGATIONS),
-            ("slot", self.slot, SLOTS),
-            ("input", self.inputs, INPUTS),
-        ):
-            if name not in options:
-                raise unknown(kind, name, options)
+        expect_choice("aggregation", self.aggregation, AGGREGATIONS)
+        expect_choice("slot", self.slot, SLOTS)
+        expect_choice("input", self.inputs, INPUTS)
         expect_at_least(1, self, "width", "depth", "epochs")
         if self.width % HEADS:
             raise UsageError(f"width must be a multiple of the {HEADS} attention heads, got {self.width}.")

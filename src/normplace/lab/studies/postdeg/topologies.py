@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,8 +13,16 @@ import torch
 from numpy.typing import NDArray
 
 from normplace._shared.device import pick_device
-from normplace.errors import UsageError, unknown
-from normplace.lab.studies.postdeg.networks import FLOAT32, FLOAT64, SCORINGS, scores
+from normplace.errors import UsageError, expect_choice
+from normplace.lab.studies.postdeg.networks import (
+    FLOAT32,
+    FLOAT64,
+    SCORINGS,
+    missing_package,
+    missing_solver,
+    reward_of,
+    scores,
+)
 from normplace.lab.tasks.data_files import find_file
 from normplace.lab.tasks.selection_names import METHODS, TASKS, methods_of
 from normplace.lab.trials.config import ADDED_LATER
@@ -51,8 +58,6 @@ LEARNED = {
 }
 """Aggregation, input and norm of each policy."""
 CLASSICAL = {name: method.title for name, method in METHODS.items()}
-OPTIONAL = ("kamis",)
-"""Methods that need a package outside the extra ``graphs``."""
 REPEATED = ("random", *LEARNED)
 """Methods that are applied once and adaptively, with several seeds."""
 ADAPTIVE = "+adaptive"
@@ -100,13 +105,10 @@ class TopologyTrial:
     scoring: str = field(default=FLOAT32, metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
-        if self.scoring not in SCORINGS:
-            raise unknown("scoring", self.scoring, SCORINGS)
-        if self.task not in TASKS:
-            raise unknown("task", self.task, TASKS)
+        expect_choice("scoring", self.scoring, SCORINGS)
+        expect_choice("task", self.task, TASKS)
         allowed = [*LEARNED, *methods_of(self.task)]
-        if self.method not in allowed:
-            raise unknown("method", self.method, allowed)
+        expect_choice("method", self.method, allowed)
         if not self.graphs:
             raise UsageError("no graph is named: give at least one.")
 
@@ -156,16 +158,7 @@ def missing_graph(names: Sequence[str]) -> str | None:
 
 def why_unavailable(trial: TopologyTrial) -> str | None:
     """Why the trial cannot run: a graph or a package is missing; None if it can."""
-    if reason := missing_graph(trial.graphs):
-        return reason
-    try:
-        convolution("mean")
-        import normplace.lab.tasks.selection  # noqa: F401
-    except UsageError as error:
-        return str(error)
-    if trial.method in OPTIONAL and importlib.util.find_spec("chszlablib") is None:
-        return "KaMIS needs chszlablib: pip install 'normplace[kamis]'."
-    return None
+    return missing_graph(trial.graphs) or missing_package("mean") or missing_solver(trial.method)
 
 
 def run(trial: TopologyTrial) -> Outcome:
@@ -218,7 +211,6 @@ def build_policy(method: str) -> Policy:
 
 def _trained(trial: TopologyTrial) -> Policy:
     from normplace.lab.tasks.selection import mixed_graphs, partly_dismantled
-    from normplace.lab.tasks.selection.rewards import REWARDS, InfluenceReward
     from normplace.lab.train.reinforce import train_policy
 
     graph_generator = np.random.default_rng([trial.seed, 0])
@@ -229,8 +221,7 @@ def _trained(trial: TopologyTrial) -> Policy:
         torch.manual_seed(trial.seed)
         policy = build_policy(trial.method).to(pick_device(trial.device))
     generator = torch.Generator().manual_seed(trial.seed)
-    reward = InfluenceReward(simulations=12) if trial.task == "influence" else REWARDS[trial.task]
-    train_policy(policy, graphs, reward, steps=trial.steps, generator=generator)
+    train_policy(policy, graphs, reward_of(trial.task, simulations=12), steps=trial.steps, generator=generator)
     return policy
 
 

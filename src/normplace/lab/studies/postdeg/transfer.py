@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from normplace.errors import UsageError, expect_at_least, unknown
+from normplace.errors import UsageError, expect_at_least, expect_choice
 from normplace.lab.studies.postdeg import extended
 from normplace.lab.studies.postdeg.extended import ExtendedTrial
+from normplace.lab.studies.postdeg.networks import missing_package, reward_of, task_score
 from normplace.lab.studies.postdeg.selection import TASKS
 from normplace.lab.studies.postdeg.topologies import GRAPHS, SMALLER, graph_file, missing_graph
 from normplace.lab.trials.study import Outcome, Part
@@ -47,9 +48,8 @@ class TransferTrial:
     simulations: int = 100
 
     def __post_init__(self) -> None:
-        for kind, name, options in (("task", self.task, TASKS), ("input", self.features, FEATURES)):
-            if name not in options:
-                raise unknown(kind, name, options)
+        expect_choice("task", self.task, TASKS)
+        expect_choice("input", self.features, FEATURES)
         expect_at_least(1, self, "steps", "train_graphs", "simulations")
         if not self.graphs:
             raise UsageError("no graph is named: give at least one.")
@@ -74,7 +74,7 @@ def plan(scale: str) -> Iterator[TransferTrial]:
 
 def why_unavailable(trial: TransferTrial) -> str | None:
     """Why the trial cannot run: a graph or a package is missing; None if it can."""
-    return missing_graph(trial.graphs) or extended.why_unavailable(ExtendedTrial(trial.task, trial.seed))
+    return missing_graph(trial.graphs) or missing_package("softmax")
 
 
 def run(trial: TransferTrial) -> Outcome:
@@ -83,18 +83,15 @@ def run(trial: TransferTrial) -> Outcome:
     import torch
 
     from normplace.lab.tasks.selection import classical_order, load_graph, mixed_graphs, ranking
-    from normplace.lab.tasks.selection.rewards import REWARDS, InfluenceReward
     from normplace.lab.train.reinforce import train_policy
 
-    influence = trial.task == "influence"
     graphs = mixed_graphs(trial.train_graphs, 40, 300, np.random.default_rng([trial.seed, 0]))
     source = "degree" if trial.postdeg else ""
     policy = extended.build(ExtendedTrial(trial.task, trial.seed, features=trial.features, source=source))
-    reward = InfluenceReward(simulations=12) if influence else REWARDS[trial.task]
     generator = torch.Generator().manual_seed(trial.seed)
-    train_policy(policy, graphs, reward, steps=trial.steps, generator=generator)
+    train_policy(policy, graphs, reward_of(trial.task, simulations=12), steps=trial.steps, generator=generator)
     policy = policy.double()
-    measure = InfluenceReward(simulations=trial.simulations) if influence else reward
+    measure = reward_of(trial.task, trial.simulations)
     metrics: dict[str, float] = {}
     for name in trial.graphs:
         path = graph_file(name)
@@ -104,7 +101,7 @@ def run(trial: TransferTrial) -> Outcome:
         orders = [ranking(graph, policy.score(graph, trial.seed)), *classical]
         values = measure.rewards(graph, np.stack(orders), seed=trial.seed)
         for method, value in zip((POLICY, *REFERENCES), values, strict=True):
-            metrics[f"{method}/{name}"] = float(1 - value if trial.task == "dismantling" else value)
+            metrics[f"{method}/{name}"] = float(task_score(trial.task, value))
     return Outcome(metrics=metrics)
 
 

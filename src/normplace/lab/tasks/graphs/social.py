@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice, unknown
 from normplace.lab.tasks.data_files import cached_by_file, find_file, read_file
 from normplace.lab.tasks.graphs.labelled import LabelledGraph
 
@@ -86,8 +86,7 @@ def load_social(name: str, target: str = "") -> LabelledGraph:
     Raises:
         UsageError: If the name is unknown, or a file is missing or has other content.
     """
-    if name not in GRAPHS:
-        raise unknown("social graph", name, GRAPHS)
+    expect_choice("social graph", name, GRAPHS)
     files = GRAPHS[name]
     edges, targets, features = (_find(files, endings) for endings in (["_edges.csv"], ["_target.csv"],
                                                                        ["_features.json", ".json"]))  # fmt: skip

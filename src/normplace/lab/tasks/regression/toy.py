@@ -11,7 +11,7 @@ import math
 
 import torch
 
-from normplace.errors import unknown
+from normplace.errors import expect_choice
 from normplace.lab.tasks.regression.shifted import Regression
 
 FUNCTIONS = {
@@ -34,8 +34,7 @@ def toy_data(name: str, points: int, generator: torch.Generator) -> Regression:
     Raises:
         UsageError: If the name is unknown.
     """
-    if name not in FUNCTIONS:
-        raise unknown("toy data", name, FUNCTIONS)
+    expect_choice("toy data", name, FUNCTIONS)
     x = (torch.rand(points, 1, generator=generator) * 2 - 1) * EDGE
     noise = NOISE * torch.randn(points, 1, generator=generator)
     return Regression(x, FUNCTIONS[name](x) + noise)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice
 from normplace.lab.tasks.selection.betweenness import betweenness_order
 from normplace.lab.tasks.selection.checks import check_budget, check_seed, takes_graph
 from normplace.lab.tasks.selection.corehd import corehd_order
@@ -98,8 +98,7 @@ def classical_order(graph: Graph, task: str, method: str, *, budget: int | None 
         [3, 2, 1, 0]
     """
     available = methods_of(task)
-    if method not in METHODS:
-        raise unknown("method", method, METHODS)
+    expect_choice("method", method, METHODS)
     if method not in available:
         raise UsageError(f"{method} is not a method for {task}: use {', '.join(available)}.")
     budget = check_budget(graph, min(SEEDS, graph.num_nodes) if budget is None else budget)

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice
 from normplace.lab.tasks.selection.checks import check_budget, check_count, check_nodes, check_seed, takes_graph
 from normplace.lab.tasks.selection.dismantling import adaptive_order, dismantle
 from normplace.lab.tasks.selection.graph import Graph
@@ -68,8 +68,7 @@ def select_nodes(
         np.int64(0)
     """
     available = [POLICY, *methods_of(task)]
-    if method not in (POLICY, *METHODS):
-        raise unknown("method", method, (POLICY, *METHODS))
+    expect_choice("method", method, (POLICY, *METHODS))
     if method not in available:
         raise UsageError(f"{method} is not a method for {task}: use {', '.join(available)}.")
     if method != POLICY:
@@ -126,8 +125,7 @@ def measure_order(
     Raises:
         UsageError: If an argument is unknown, or the order lacks nodes.
     """
-    if task not in TASKS:
-        raise unknown("task", task, TASKS)
+    expect_choice("task", task, TASKS)
     nodes = check_nodes(graph, order, "the order")
     if task == "influence":
         return _influence(graph, nodes, budget, _simulations(graph) if simulations is None else simulations, seed)

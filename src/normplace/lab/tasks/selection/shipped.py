@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from normplace.errors import unknown
+from normplace.errors import expect_choice
 from normplace.lab.tasks.selection_names import TASKS
 from normplace.models.policy_files import SavedPolicy, load_policy
 
@@ -19,6 +19,5 @@ def shipped_policy(task: str) -> SavedPolicy:
     Raises:
         UsageError: If the task is unknown, or PyG is not installed.
     """
-    if task not in TASKS:
-        raise unknown("task", task, TASKS)
+    expect_choice("task", task, TASKS)
     return load_policy(FOLDER / f"{task}.safetensors")

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice
 from normplace.lab.tasks.data_files import find_file, read_file, search_settings
 from normplace.lab.tasks.sequences.batch import IGNORE, AnswerAccuracy, Batch, answer_accuracy
 
@@ -117,8 +117,7 @@ def load_images(name: str) -> ImageData:
     Raises:
         UsageError: If the data set is unknown, missing or damaged.
     """
-    if name not in LOADERS:
-        raise unknown("image data set", name, LOADERS)
+    expect_choice("image data set", name, LOADERS)
     return _load(name, search_settings())
 
 

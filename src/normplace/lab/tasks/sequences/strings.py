@@ -32,7 +32,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice
 from normplace.lab.tasks.sequences.batch import IGNORE, AnswerAccuracy, Batch, answer_accuracy
 from normplace.lab.tasks.sequences.packing import pack
 
@@ -94,8 +94,7 @@ class StringTask:
     unique: bool = True
 
     def __post_init__(self) -> None:
-        if self.task not in TASKS:
-            raise unknown("string task", self.task, TASKS)
+        expect_choice("string task", self.task, TASKS)
         if not 1 <= self.alphabet <= 26:
             raise UsageError(f"alphabet must be from 1 to 26 letters, got {self.alphabet}.")
         if not 1 <= self.ngram <= LONGEST_NGRAM or self.answer < 0:

@@ -13,11 +13,9 @@ from normplace.lab.trials.claims import Check, Claim
 
 _RULE = f"{RULE} Strings of 128 characters."
 _LONGER = f"{_RULE} The learning rate is constant, so the first 2,000 of the 6,000 steps are the published training."
-_NORMS: dict[str, Cell] = {
-    "rows normalized separately": ("separate", "exp", True, "after"),
-    "no norm before the exponential": ("none", "exp", True, "after"),
-}
-_ACTIVATIONS: dict[str, Cell] = {name: ("joint", name, True, "after") for name in ("relu", "gelu", "elu")}
+_NORMS = {"rows normalized separately": Cell("separate"), "no norm before the exponential": Cell("none")}
+_ACTIVATIONS = {name: Cell(activation=name) for name in ("relu", "gelu", "elu")}
+_NO_POST_NORM = Cell(post_norm=False)
 _GATE = Check(
     "string accuracy, pair norm and exponential",
     cell_metric("string_in_budget", COMPLETE),
@@ -85,13 +83,13 @@ CLAIMS = (
         checks=(
             Check(
                 "string accuracy, no norm after the sum",
-                cell_metric("string_in_budget", ("joint", "exp", False, "after")),
+                cell_metric("string_in_budget", _NO_POST_NORM),
                 at_least=COPIES,
                 interval=ACCURACY,
             ),
             Check(
                 "steps to copy, without over with the norm after the sum",
-                cell_metric("steps_to_copy", ("joint", "exp", False, "after")) / cell_metric("steps_to_copy", COMPLETE),
+                cell_metric("steps_to_copy", _NO_POST_NORM) / cell_metric("steps_to_copy", COMPLETE),
                 above=1,
             ),
         ),
@@ -107,8 +105,8 @@ CLAIMS = (
         checks=(
             Check(
                 "string accuracy, mask after minus mask before ELU",
-                cell_metric("string", ("joint", "elu", False, "after"))
-                - cell_metric("string", ("joint", "elu", False, "before")),
+                cell_metric("string", Cell(activation="elu", post_norm=False))
+                - cell_metric("string", Cell(activation="elu", post_norm=False, masking="before")),
                 at_least=-0.05,
                 at_most=0.05,
             ),

@@ -47,14 +47,12 @@ def figures(records: Records) -> list[Figure]:
 
 def _group(records: Records, cell: Cell, budget: str) -> Group:
     """The records of a cell; those with the published budget only are not in the panels of the longer training."""
-    pair_norm, activation, post_norm, masking = cell
-    fields = {"pair_norm": pair_norm, "activation": activation, "post_norm": post_norm, "masking": masking}
-    selected = pick(records, PART.name, **fields)
+    selected = pick(records, PART.name, **cell._asdict())
     if BUDGETS[budget] == "character":
         selected = [record for record in selected if record.config["steps"] > record.config["budget"]]
     columns = {
-        "panel": f"{budget}, {POST_NORMS[post_norm]}",
-        "activation": activation + (BEFORE if masking == "before" else ""),
-        "pairs": PAIR_NORMS[pair_norm],
+        "panel": f"{budget}, {POST_NORMS[cell.post_norm]}",
+        "activation": cell.activation + (BEFORE if cell.masking == "before" else ""),
+        "pairs": PAIR_NORMS[cell.pair_norm],
     }
     return columns, selected

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from normplace.lab.studies.cases import Cases
+from normplace.lab.studies.deepergcn.claims.graphs import GRID
 from normplace.lab.studies.deepergcn.initial_gradients import NORMS, PART, PUBLISHED, SEEDS
 from normplace.lab.studies.deepergcn.published import PAPER
 from normplace.lab.studies.notes import OURS
 from normplace.lab.trials.claims import Check, Claim
 from normplace.lab.trials.per_seed import Measure, metric
 
-GRID = Cases("grid", ("grid-mines",), "On a generated grid of mines,", SEEDS)
 GRAPHS = Cases("graphs", PUBLISHED, "On four published graphs,", SEEDS)
 REACH = "log10 of gradient norms, first quarter of the layers over last quarter"
 NOTE = (
@@ -76,4 +77,4 @@ def _claims(graphs: Cases) -> tuple[Claim, ...]:
     )
 
 
-CLAIMS = (*_claims(GRID), *_claims(GRAPHS))
+CLAIMS = (*_claims(replace(GRID, seeds=SEEDS)), *_claims(GRAPHS))

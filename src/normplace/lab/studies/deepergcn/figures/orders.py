@@ -61,21 +61,21 @@ def _scores(records: Records, graphs: list[str]) -> Figure:
     )
 
 
-def _deepest(records: Records, graphs: list[str], name: str) -> list[Group]:
-    """The records of the deepest stack of each order, with the column ``name`` for the panel."""
+def _deepest(records: Records, graphs: list[str]) -> list[Group]:
+    """The records of the deepest stack of each order."""
     groups: list[Group] = []
     for data in graphs:
         for order in ORDERS:
             fields = {"data": data, "order": order, "aggregation": LEARNED}
             if depths := config_values(records, PART.name, "depth", **fields):
-                groups.append(({name: data, "order": order}, pick(records, PART.name, depth=depths[-1], **fields)))
+                groups.append(({"graph": data, "order": order}, pick(records, PART.name, depth=depths[-1], **fields)))
     return groups
 
 
 def _gradients(records: Records, graphs: list[str]) -> Figure:
     rows: list[dict[str, Any]] = []
     for step, series in STEPS.items():
-        for columns, selected in _deepest(records, graphs, "graph"):
+        for columns, selected in _deepest(records, graphs):
             panel = {"panel": f"{columns['graph']}, {step}", "order": columns["order"]}
             by_layer = list(zip(*(record.series[series] for record in selected), strict=True))
             step_size = 1 + len(by_layer) // LAYERS_DRAWN
@@ -101,7 +101,7 @@ def _gradients(records: Records, graphs: list[str]) -> Figure:
 
 
 def _smoothness(records: Records, graphs: list[str]) -> Figure:
-    rows = mean_rows(_deepest(records, graphs, "graph"), "layer", "energy", band=False)
+    rows = mean_rows(_deepest(records, graphs), "layer", "energy", band=False)
     return smoothness_figure(
         [row for row in rows if row["energy"] > 0],
         graphs,

@@ -7,26 +7,36 @@ from normplace.lab.studies.extrapolation.networks import NAMES
 from normplace.lab.studies.extrapolation.published import PAPER
 from normplace.lab.studies.extrapolation.wide import COMPARED
 from normplace.lab.trials.claims import Check, Claim, sign_and_size
-from normplace.lab.trials.per_seed import Measure, PerSeed, Records, config_values, measure, metric
+from normplace.lab.trials.per_seed import PerSeed, Records, config_values, measure, metric
 
 
 @measure
-def _at_width(records: Records, name: str, norm_at: str, place: int) -> PerSeed:
+def _at_width(records: Records, part: str, name: str, norm_at: str, place: int) -> PerSeed:
     """A metric at the narrowest (0) or widest (-1) width."""
-    widths = config_values(records, PART.name, "width", norm_at=norm_at)
+    widths = config_values(records, part, "width", norm_at=norm_at)
     if len(widths) < 2:
         return PerSeed()
-    return metric(PART.name, name, norm_at=norm_at, width=widths[place])(records)
+    return metric(part, name, norm_at=norm_at, width=widths[place])(records)
 
 
-def _shrinkage(norm_at: str) -> Measure:
-    return _at_width("own_distance", norm_at, -1) / _at_width("own_distance", norm_at, 0)
+def shrinking(part: str, distance: str) -> tuple[Check, ...]:
+    """The distance to a kernel's prediction shrinks from the narrowest to the widest networks."""
+    return tuple(
+        check
+        for norm_at in COMPARED
+        for check in sign_and_size(
+            f"distance to the prediction, widest over narrowest, {NAMES[norm_at]}",
+            _at_width(part, distance, norm_at, -1) / _at_width(part, distance, norm_at, 0),
+            no_effect=1,
+            at_most=0.5,
+        )
+    )
 
 
 def _explodes(place: int) -> Check:
     return Check(
         f"largest |prediction| over largest |target|, {_WIDTHS[place]}, {NAMES['none']}",
-        _at_width("reach", "none", place),
+        _at_width(PART.name, "reach", "none", place),
         at_least=50,
     )
 
@@ -38,16 +48,7 @@ CLAIMS = (
         id="networks-follow-their-own-kernel",
         paper=f"{PAPER}, Section 2, after Lee et al. 2019, arXiv 1902.06720",
         statement="As the width grows, trained networks approach the prediction of their own kernel at initialization.",
-        checks=tuple(
-            check
-            for norm_at in COMPARED
-            for check in sign_and_size(
-                f"distance to the prediction, widest over narrowest, {NAMES[norm_at]}",
-                _shrinkage(norm_at),
-                no_effect=1,
-                at_most=0.5,
-            )
-        ),
+        checks=shrinking(PART.name, "own_distance"),
         seeds=5,
         note="RMS distance on three times the range of the data, over the RMS of the targets, after 200 gradient steps "
         "in float64; 8 seeds, widths 64 to 1024. Data, biases and threshold are those of the claim on the "
@@ -60,7 +61,7 @@ CLAIMS = (
         checks=tuple(
             Check(
                 f"largest |prediction| over largest |target|, {_WIDTHS[place]}, {NAMES['first']}",
-                _at_width("reach", "first", place),
+                _at_width(PART.name, "reach", "first", place),
                 at_most=5,
                 gates=(_explodes(place),),
             )

@@ -42,8 +42,6 @@ def figures(records: Records) -> list[Figure]:
                 x={"field": "ratio", "title": "spread over RIS greedy"},
                 rows="method",
                 order=[*LEARNED.values(), *(METHODS[name].title for name in REFERENCES[1:])],
-                low="low",
-                high="high",
                 series="source",
                 sources=(MATCHED, OTHER, CLASSICAL),
                 facet="panel",
@@ -56,7 +54,5 @@ def figures(records: Records) -> list[Figure]:
 
 def _row(panel: str, method: str, source: str, ratio: PerSeed) -> list[dict[str, Any]]:
     """Mean ratio with its interval; empty without records."""
-    if not ratio:
-        return []
-    numbers = mean_columns(ratio.values())
-    return [{"panel": panel, "method": method, "source": source, "ratio": numbers.pop("value"), **numbers}]
+    numbers = mean_columns(ratio.values(), "ratio")
+    return [{"panel": panel, "method": method, "source": source, **numbers}] if numbers else []

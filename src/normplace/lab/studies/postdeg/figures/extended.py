@@ -69,7 +69,6 @@ def _row(records: Records, task: str, cell: dict[str, Any]) -> list[dict[str, An
     percent, known = (100 * extended_gain(task, cell))(records), degree_information(task, cell)(records)
     if not percent or not known:
         return []
-    numbers = mean_columns(percent.values())
     scale = f"{cell.get('source', 'degree')}^{cell.get('power', -1.0):g}"
     return [
         {
@@ -79,7 +78,6 @@ def _row(records: Records, task: str, cell: dict[str, Any]) -> list[dict[str, An
             "input": cell.get("features", "constant"),
             "scale": scale + (", extra norm" if cell.get("extra_norm") else ""),
             "known": known.mean(),
-            "gain": numbers.pop("value"),
-            **numbers,
+            **mean_columns(percent.values(), "gain"),
         }
     ]

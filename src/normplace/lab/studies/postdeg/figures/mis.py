@@ -33,8 +33,6 @@ def figures(records: Records) -> list[Figure]:
                 x={"field": "value", "title": "nodes in the set"},
                 rows="method",
                 order=[*LEARNED.values(), *CLASSICAL.values()],
-                low="low",
-                high="high",
                 series="kind",
                 sources=(POLICIES, METHODS),
                 facet="graphs",

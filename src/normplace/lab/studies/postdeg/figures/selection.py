@@ -54,10 +54,9 @@ def _row(columns: dict[str, Any], percent: PerSeed) -> list[dict[str, Any]]:
     """Mean gain with its interval and the seeds won; empty without records."""
     if not percent:
         return []
-    numbers = mean_columns(percent.values())
-    mean, count = numbers.pop("value"), numbers.pop("n")
-    won = f"{sum(value > 0 for value in percent.values())}/{count}"
-    return [{**columns, "gain": mean, **numbers, "wins": won, "text": f"{mean:+.1f}%"}]
+    numbers = mean_columns(percent.values(), "gain")
+    won = f"{sum(value > 0 for value in percent.values())}/{numbers.pop('n')}"
+    return [{**columns, **numbers, "wins": won, "text": f"{numbers['gain']:+.1f}%"}]
 
 
 def _map(records: Records) -> Figure | None:
@@ -127,8 +126,6 @@ def _falsifiers(records: Records) -> Figure | None:
             x={"field": "gain", "title": "gain, %"},
             rows="variant",
             order=[*VARIANTS, *(method.title for method in METHODS.values())],
-            low="low",
-            high="high",
             series="source",
             sources=(HERE, CLASSICAL, PUBLISHED),
             facet="task",

@@ -108,8 +108,6 @@ def _dots(title: str, panels: list[str]) -> dict[str, Any]:
         x={"field": "value", "title": title},
         rows="aggregation",
         order=list(AGGREGATIONS.values()),
-        low="low",
-        high="high",
         series="scale",
         sources=list(SLOTS.values()),
         facet="graph",

@@ -27,10 +27,8 @@ def figures(records: Records) -> list[Figure]:
         for features in INPUTS:
             for name, (postdeg, reference) in GAINS.items():
                 if gain := (100 * real_gain(task, features, postdeg, reference))(records):
-                    numbers = mean_columns(gain.values())
-                    rows.append(
-                        {"task": title, "input": features, "gain of": name, "gain": numbers.pop("value"), **numbers}
-                    )
+                    columns = {"task": title, "input": features, "gain of": name}
+                    rows.append({**columns, **mean_columns(gain.values(), "gain")})
     if not rows:
         return []
     return [
@@ -43,8 +41,6 @@ def figures(records: Records) -> list[Figure]:
                 x={"field": "gain", "title": "gain, %"},
                 rows="input",
                 order=INPUTS,
-                low="low",
-                high="high",
                 series="gain of",
                 sources=list(GAINS),
                 facet="task",

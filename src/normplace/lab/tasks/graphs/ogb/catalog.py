@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,7 @@ def named_task(name: str) -> OgbTask:
     Raises:
         UsageError: If there is none.
     """
-    if name not in TASKS:
-        raise unknown("OGB task", name, TASKS)
+    expect_choice("OGB task", name, TASKS)
     return TASKS[name]
 
 
