@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from tests.lab.trials.claim_cases import CLEAR, FAR, HIGH, LOW, OPEN, SIGN, claim, measure, records_of
 
-from normplace.lab.trials.claims import Check, judge
+from normplace.lab.trials.claims import Check, State, judge
 from normplace.lab.trials.intervals import OrderStatistics
+from normplace.lab.trials.verdict_totals import totals_table
 from normplace.lab.trials.verdicts import as_json, counts_text, markdown, multiplicity, terminal_lines
 
 GATE = Check("baseline", measure("value"), at_least=50)
@@ -62,6 +63,17 @@ def test_multiplicity_counts_the_checks_of_tested_claims():
     judged = [judge(claim(HIGH, LOW, replace(HIGH, gates=(GATE,))), records_of(CLEAR))] * 40
     judged.append(judge(claim(HIGH), []))
     text = multiplicity(judged)
-    assert text.startswith("120 checks of 40 tested claims: 40 passed, 0 open, 40 failed, 40 void.")
+    assert text.startswith(
+        "120 checks of 40 tested claims: 40 passed, 0 open, 40 failed, 40 void. "
+        "Without their gates, the void checks are 40 passed, 0 open, 0 failed."
+    )
     assert "each of the 80 checks that are not void" in text
     assert text.endswith("2 would pass by chance.")
+
+
+def test_totals_leave_out_the_checks_of_a_claim_that_lacks_seeds(sample_study):
+    few = judge(claim(HIGH, LOW), records_of(CLEAR[:3]))
+    assert few.verdict == "not tested"
+    assert few.counts == {State.PASSED: 1, State.FAILED: 1}  # shown with the claim
+    assert few.tested_counts == {State.UNTESTED: 2}
+    assert totals_table([(sample_study, "full", [few])]).splitlines()[-1].split()[-1] == "0/0/0/0"

@@ -115,8 +115,8 @@ class StudyView:
 
     @property
     def checks(self) -> Counter[State]:
-        """Number of checks with each outcome, over all claims."""
-        return sum((view.judgement.counts for view in self.claims), Counter())
+        """Number of checks with each outcome, over all claims; those of claims that are not tested have none."""
+        return sum((view.judgement.tested_counts for view in self.claims), Counter())
 
     @property
     def is_functional_check(self) -> bool:

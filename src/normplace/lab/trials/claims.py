@@ -281,6 +281,13 @@ class Judgement:
         """Number of counted checks with each outcome."""
         return Counter(measurement.state for measurement in self.counted)
 
+    @property
+    def tested_counts(self) -> Counter[State]:
+        """The counts for totals over claims: a claim that is not tested, such as for lack of seeds, has no outcome."""
+        if self.verdict is Verdict.NOT_TESTED:
+            return Counter({State.UNTESTED: len(self.counted)})
+        return self.counts
+
 
 def judge(claim: Claim, records: Sequence[TrialRecord]) -> Judgement:
     """Compute the verdict on a claim from the successful trials; those of scale ``smoke`` have no verdict.

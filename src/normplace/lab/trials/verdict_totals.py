@@ -43,6 +43,6 @@ def totals_table(runs: Sequence[JudgedRun], paint: Paint = unpainted) -> str:
 
 def _counts(judgements: Sequence[Judgement], used: Sequence[Verdict]) -> list[str]:
     verdicts = Counter(judgement.verdict for judgement in judgements)
-    states = sum((judgement.counts for judgement in judgements), Counter())
+    states = sum((judgement.tested_counts for judgement in judgements), Counter())
     checks = "/".join(str(states[state]) for state in COUNTED)
     return [str(len(judgements)), *(str(verdicts[verdict]) for verdict in used), checks]

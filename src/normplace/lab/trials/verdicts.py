@@ -62,8 +62,12 @@ def later_text(judgement: Judgement) -> str:
 
 def void_text(judgement: Judgement) -> str:
     """Outcomes of the void checks without their gates."""
-    ungated = Counter(measurement.ungated for measurement in judgement.counted if measurement.state is State.VOID)
+    ungated = _ungated(judgement)
     return ", ".join(f"{ungated[state]} {state}" for state in COUNTED if ungated[state])
+
+
+def _ungated(judgement: Judgement) -> Counter[State]:
+    return Counter(measurement.ungated for measurement in judgement.counted if measurement.state is State.VOID)
 
 
 def decision_text(measurement: Measurement) -> str:
@@ -115,8 +119,11 @@ def multiplicity(judgements: Sequence[Judgement]) -> str:
     total = sum((judgement.counts for judgement in tested), Counter())
     n = sum(total[state] for state in (State.PASSED, State.OPEN, State.FAILED))
     counts = ", ".join(f"{total[state]} {state}" for state in COUNTED)
+    ungated = sum((_ungated(judgement) for judgement in tested), Counter())
+    without = ", ".join(f"{ungated[state]} {state}" for state in COUNTED[:3])
+    void = f" Without their gates, the void checks are {without}." if total[State.VOID] else ""
     return (
-        f"{n + total[State.VOID]} checks of {len(tested)} tested claims: {counts}. Their intervals have a confidence "
+        f"{n + total[State.VOID]} checks of {len(tested)} tested claims: {counts}.{void} Intervals have a confidence "
         f"of 95%, {TAIL:.1%} on each side, uncorrected for the number of checks: if the true value of each of the {n} "
         f"checks that are not void were just on the wrong side of its threshold, {TAIL * n:.0f} would pass by chance."
     )
