@@ -372,3 +372,45 @@ def test_the_callback_measures_the_model_as_it_is_then():
     assert [found for _, found in watch.history] == expected
     assert expected[0].loss > expected[-1].loss
     assert watch.to_dict()["history"][1] == {"step": 2, **expected[1].to_dict()}
+
+
+class RecomputedBranch(torch.autograd.Function):
+    """A branch whose backward pass recomputes it and calls backward, as reversible layers do."""
+
+    @staticmethod
+    def forward(ctx, x, branch):
+        ctx.branch = branch
+        ctx.save_for_backward(x)
+        return branch(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            ctx.branch(x).backward(gradient)
+        return x.grad, None
+
+
+class Recomputed(nn.Module):
+    def __init__(self, is_custom):
+        super().__init__()
+        self.first, self.norm, self.up, self.is_custom = nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 8), is_custom
+
+    def branch(self, x):
+        return self.up(self.norm(x).relu())
+
+    def forward(self, x):
+        x = self.first(x)
+        return x + (RecomputedBranch.apply(x, self.branch) if self.is_custom else self.branch(x))
+
+
+def test_gradients_that_a_custom_backward_pass_accumulates():
+    model, plain, x = Recomputed(True), Recomputed(False), torch.randn(3, 8)
+    plain.load_state_dict(model.state_dict())
+    model(x).sum().backward()
+    gradients = [parameter.grad.clone() for parameter in model.parameters()]
+    measured, expected = (npl.signals(one, x, lambda y: y.square().mean()) for one in (model, plain))
+    assert measured.gradient == pytest.approx(expected.gradient)
+    assert measured.depths[-1].gradient == pytest.approx(expected.depths[-1].gradient)
+    assert all(torch.equal(one.grad, two) for one, two in zip(model.parameters(), gradients, strict=True))

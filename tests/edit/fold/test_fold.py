@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import pickle
+import random
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -266,7 +269,8 @@ def test_a_missed_reader_is_noticed():
     class Branching(nn.Module):
         def __init__(self):
             super().__init__()
-            self.norm, self.a, self.b = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4), nn.Linear(WIDTH, 4)
+            self.norm, self.a = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4)
+            self.b = nn.Sequential(nn.Linear(WIDTH, 4))
 
         def forward(self, x):
             y = self.norm(x)
@@ -281,3 +285,87 @@ def test_what_fold_needs():
         npl.fold(nn.LayerNorm(4, device="meta"), torch.randn(2, 4))
     with pytest.raises(npl.UsageError, match=r"fold takes an nn\.Module"):
         npl.fold("model")
+
+
+class Alternatives(nn.Module):
+    """A norm whose reader depends on ``read``."""
+
+    def __init__(self, read: Callable[[Alternatives, torch.Tensor], torch.Tensor] | None = None) -> None:
+        super().__init__()
+        self.block, self.norm, self.head = Block(), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3)
+        self.aux, self.deep = nn.Linear(WIDTH, 3), nn.Sequential(nn.Dropout(0.5), nn.Linear(WIDTH, 3))
+        self.heads = nn.ModuleDict({"one": nn.Linear(WIDTH, 3), "two": nn.Linear(WIDTH, 3)})
+        self.read = read
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.block(x))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.features(x)
+        return self.head(y) if self.read is None else self.read(self, y)
+
+
+class ByLength(Alternatives):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.aux(self.features(x)) if x.shape[1] > 5 else self.head(self.features(x))
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (ByLength(), "because 'aux', which may read it too, was not called"),
+        (
+            Alternatives(lambda self, y: self.heads["one"](y)),
+            "because 'heads.two', which may read it too, was not called",
+        ),
+        (
+            Alternatives(lambda self, y: self.head(y) + self.deep(y) if self.training else self.head(y)),
+            "because in training mode something else reads it",
+        ),
+    ],
+    ids=["by length", "another task", "in training"],
+)
+def test_readers_that_the_pass_does_not_call(model, reason):
+    folded = assert_folded(randomize(model), features(2, 3), folded=1, refused=1)
+    assert npl.changes(folded).refused[0].startswith(f"'norm' is not folded, {reason}")
+
+
+def test_the_check_in_training_mode_ignores_random_numbers():
+    def read(self: Alternatives, y: torch.Tensor) -> torch.Tensor:
+        return self.head(F.dropout(y, training=self.training)) * (random.random() if self.training else 1)
+
+    assert_folded(randomize(Alternatives(read)), features(2, 3), folded=2)
+
+
+def test_inputs_in_named_tuples_and_dataclasses():
+    class Wrapped(Alternatives):
+        def forward(self, batch: Batch | Pair) -> torch.Tensor:
+            return super().forward(batch.x)
+
+    for batch in (Batch(features(2, 3)), Pair(features(2, 3), None)):
+        assert_folded(randomize(Wrapped()), batch, folded=2)
+        npl.audit(Wrapped().to("meta"), batch)
+
+
+def test_a_model_that_keeps_a_tensor_with_gradients():
+    """As mixtures of experts keep their auxiliary loss for the training loop."""
+
+    def read(self: Alternatives, y: torch.Tensor) -> torch.Tensor:
+        self.kept = self.head(y)
+        return self.kept
+
+    model, x = randomize(Alternatives(read)), features(2, 3)
+    model(x)
+    assert_folded(model, x, folded=2)
+    model(x)
+    assert npl.survival(model, x).sites
+
+
+@dataclass
+class Batch:
+    x: torch.Tensor
+
+
+class Pair(NamedTuple):
+    x: torch.Tensor
+    y: torch.Tensor | None

@@ -50,6 +50,18 @@ class Fused(nn.Module):
         return torch.addmm(x, self.norm(x), self.weight)
 
 
+class Reused(nn.Module):
+    """One activation, one dropout or one linear map is called at two places of a branch."""
+
+    def __init__(self, branch):
+        super().__init__()
+        self.up, self.down, self.act, self.drop = nn.Linear(8, 8), nn.Linear(8, 8), nn.GELU(), nn.Dropout(0.1)
+        self.branch = branch
+
+    def forward(self, x):
+        return x + self.branch(self, x)
+
+
 @pytest.mark.parametrize(
     ("model", "inputs", "options", "sentence"),
     [
@@ -66,6 +78,24 @@ class Fused(nn.Module):
         (Maps(), 4, {"to": "pre", "norm": "layer"}, "not clear which dimension holds the channels"),
         (Fused(), 2, {"to": "peri"}, "no module returns what it adds"),
         (Fused(), 2, {"qk": "rms"}, "the model has no attention"),
+        (
+            Reused(lambda self, x: self.down(self.act(self.up(self.act(x))))),
+            2,
+            {"to": "pre", "norm": "layer"},
+            "'act', which reads the stream, is called elsewhere too",
+        ),
+        (
+            Reused(lambda self, x: self.drop(self.down(self.drop(self.up(x)).relu()).sin())),
+            2,
+            {"to": "output", "norm": "layer"},
+            "no module returns what it adds at this place only",
+        ),
+        (
+            Reused(lambda self, x: self.up(self.up(x).relu())),
+            2,
+            {"to": "output", "norm": "layer"},
+            "'placed.up_output', placed in its output slot, is also inside a branch",
+        ),
         (Block(), None, {"to": "pre"}, "does not take these inputs"),
         (nn.TransformerEncoderLayer(WIDTH, 2, 8, batch_first=True), 3, {"qk": "rms"}, "value of one of them alone"),
     ],

@@ -90,14 +90,21 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
     Training flags, buffers that are written in place, and the global random state are restored afterwards.
     """
-    training = {module: module.training for module in model.modules()}
+    with in_mode(model, False):
+        yield
+
+
+@contextmanager
+def in_mode(model: nn.Module, training: bool) -> Iterator[None]:
+    """Run a model in training or evaluation mode, and restore the same as :func:`evaluating`."""
+    flags = {module: module.training for module in model.modules()}
     with torch.random.fork_rng(devices=[]), unfused_encoder_layers(), _unwritten_buffers(model):
         try:
-            if any(training.values()):
-                model.eval()
+            if any(flag != training for flag in flags.values()):
+                model.train(training)
             yield
         finally:
-            for module, flag in training.items():
+            for module, flag in flags.items():
                 if module.training != flag:  # assigning an attribute of a module is slow
                     module.training = flag
 

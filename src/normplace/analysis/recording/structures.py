@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 Structure = TypeVar("Structure")
+Model = TypeVar("Model", bound=nn.Module)
 
 
 def tensors_of(structure: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
@@ -32,15 +33,15 @@ def tensors_of(structure: Any, seen: set[int] | None = None) -> Iterator[Tensor]
         yield from tensors_of(part, seen)
 
 
-def map_tensors(function: Callable[[Tensor], Tensor], structure: Any) -> Any:
-    """A copy of nested dicts, lists and tuples with each tensor replaced; other objects are kept as they are."""
-    if isinstance(structure, Tensor):
-        return function(structure)
-    if isinstance(structure, dict):
-        return {key: map_tensors(function, part) for key, part in structure.items()}
-    if type(structure) in (tuple, list):
-        return type(structure)(map_tensors(function, part) for part in structure)
-    return structure
+def map_tensors(function: Callable[[Tensor], Tensor], structure: Structure) -> Structure:
+    """A copy of nested containers and objects, such as dataclasses, with each tensor replaced."""
+    return copy.deepcopy(structure, {id(tensor): function(tensor) for tensor in tensors_of(structure)})
+
+
+def copy_module(model: Model) -> Model:
+    """A deep copy of a model, in which tensors that it kept from a pass with gradients are detached."""
+    kept = (tensor for module in model.modules() for tensor in tensors_of(vars(module)) if tensor.grad_fn is not None)
+    return copy.deepcopy(model, {id(tensor): tensor.detach().clone() for tensor in kept})
 
 
 def fresh_inputs(inputs: Structure) -> Structure:

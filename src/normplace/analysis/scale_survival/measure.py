@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -20,7 +19,7 @@ from normplace.analysis.recording.passes import (
     uncompiled,
     unfused_encoder_layers,
 )
-from normplace.analysis.recording.structures import fresh_inputs, map_tensors
+from normplace.analysis.recording.structures import copy_module, fresh_inputs, map_tensors
 from normplace.analysis.scale_survival.law import predicted
 from normplace.analysis.scale_survival.sensitivity import NoGradientError, Sensitivity, Side
 from normplace.analysis.scale_survival.taps import CodeSite, CodeSiteFinder, PassChangedError, Taps
@@ -185,7 +184,7 @@ def _prepare(
 ) -> Prepared:
     """A copy of the model, its inputs and the norms to measure, in double precision if requested or possible."""
     if double is not False:
-        copied = copy.deepcopy(model)
+        copied = copy_module(model)
         _to_double(copied)
         wide = map_tensors(lambda x: x.double() if x.is_floating_point() else x, (inputs, kwargs))
         try:
@@ -195,7 +194,7 @@ def _prepare(
             if double or not is_runtime_error:
                 raise
             # An operator has no kernel for double precision.
-    copied = copy.deepcopy(model)
+    copied = copy_module(model)
     return copied, inputs, kwargs, _choose(copied, inputs, kwargs, names, try_pass=False)
 
 

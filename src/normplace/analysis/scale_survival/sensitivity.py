@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normplace.analysis.recording.structures import fresh_inputs
+from normplace.analysis.recording.structures import fresh_inputs, tensors_of
 from normplace.analysis.scale_survival.law import change, relative, slope
 from normplace.analysis.scale_survival.taps import Tap, Taps
 from normplace.errors import UsageError
@@ -175,16 +175,9 @@ def first_tensor(structure: Any) -> Tensor:
     Raises:
         UsageError: If there is none.
     """
-    if isinstance(structure, Tensor) and structure.is_floating_point():
-        return structure
-    parts: Any = ()
-    if isinstance(structure, Mapping):
-        parts = structure.values()
-    elif isinstance(structure, tuple | list):
-        parts = structure
-    for part in parts:
-        if isinstance(part, Tensor | Mapping | tuple | list):
-            return first_tensor(part)
+    for tensor in tensors_of(structure):
+        if tensor.is_floating_point():
+            return tensor
     raise UsageError(f"the model returned {type(structure).__name__}, which contains no tensor to measure.")
 
 

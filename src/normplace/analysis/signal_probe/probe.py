@@ -221,12 +221,31 @@ def differentiate(
         if not trainable or not value.requires_grad:
             raise UsageError("the loss depends on no trainable parameter: compute it from the model's output.")
         try:
-            gradients = iter(torch.autograd.grad(value, trainable, allow_unused=True))
+            gradients = iter(_gradients(value, trainable))
         except RuntimeError as error:
             raise UsageError(
                 f"the backward pass failed ({first_line(error)}): call backward on the loss to see the traceback."
             ) from error
     return value.detach(), [next(gradients) if parameter.requires_grad else None for parameter in parameters]
+
+
+def _gradients(value: Tensor, parameters: list[nn.Parameter]) -> list[Tensor | None]:
+    """The gradients of a value, without a change of ``grad``.
+
+    A user-defined backward pass, as of reversible layers, may itself add to ``grad``; that part is moved to the result.
+    """
+    before = [parameter.grad for parameter in parameters]
+    try:
+        for parameter in parameters:
+            parameter.grad = None
+        returned = torch.autograd.grad(value, parameters, allow_unused=True)
+        added = [parameter.grad for parameter in parameters]
+        return [
+            two if one is None else one if two is None else one + two for one, two in zip(returned, added, strict=True)
+        ]
+    finally:
+        for parameter, gradient in zip(parameters, before, strict=True):
+            parameter.grad = gradient
 
 
 def norm_of(gradients: Any) -> Tensor | None:

@@ -17,7 +17,7 @@ from normplace.edit.fold.center import CenterPlan, centre, replace_with_rms
 from normplace.edit.fold.readers import ReaderFinder
 from normplace.edit.fold.ties import untie, untie_head
 from normplace.edit.fold.undo import FOLDED, FoldedNorm
-from normplace.edit.fold.verify import outputs_of, verify_numbers, verify_rule
+from normplace.edit.fold.verify import changed_in_training, outputs_of, verify_numbers, verify_rule
 from normplace.edit.fuse.forms import identify
 from normplace.edit.model.attachments import without_hooks
 from normplace.edit.model.copying import copy_model, require_independent
@@ -86,11 +86,14 @@ def fold(model: Model, *inputs: Any, untie: bool = False, center: bool = False, 
     audit = summarize(analysis)
     targets, refused = find_targets(analysis)
     plan = CenterPlan.of(analysis) if center else None
+    verify_rule(copied, targets, arguments, lambda double: None if plan is None else centre(double, plan))
+    changed = changed_in_training(copied, targets, arguments) if targets else []
+    targets = [target for target in targets if target not in changed]
+    refused += [f"{norm.path!r} is not folded, because in training mode something else reads it." for norm in changed]
     if not targets and (plan is None or not plan.norms):
         raise UsageError(
             f"no norm can be folded: {refused[0] if refused else 'the model has no norm with a gain or a shift.'}"
         )
-    verify_rule(copied, targets, arguments, lambda double: None if plan is None else centre(double, plan))
     folded = [FoldedNorm(target, *fold_norm(copied, target)) for target in targets]
     sites = [Change("folded", target.slot, target.path, note=f"into {_readers(target)}") for target in targets]
     centred: list[dict[str, Any]] = []

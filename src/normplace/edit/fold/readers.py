@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 from torch import nn
@@ -188,8 +189,11 @@ class ReaderFinder:
             if reason := self._unread_part(name, parameter, [*regions, *others]):
                 return reason
         for reader in readers:
-            if reason := self._uncalled_sibling(reader.path):
-                return reason
+            if (sibling := self._uncalled_sibling(reader)) is not None:
+                return (
+                    f"{sibling!r}, which may read it too, was not called on these inputs: pass inputs that call it, or "
+                    "remove it"
+                )
         return None
 
     def _shared(self, name: str, node: Node) -> str:
@@ -207,18 +211,52 @@ class ReaderFinder:
                 return f"only {len(indices)} of the {size} parts of {name!r} were used: pass more tokens"
         return None
 
-    def _uncalled_sibling(self, path: str) -> str | None:
-        """A module in the list of a reader, such as an expert, that the pass did not call."""
-        parts = path.split(".")
-        for length in range(1, len(parts)):
+    def _uncalled_sibling(self, reader: Reader) -> str | None:
+        """A module that may replace a reader in other calls, such as an expert, a task's head or an adapter.
+
+        It is in the same list or dict of modules, or it is like the reader and the code next to it names it.
+        """
+        parts = reader.path.split(".")
+        for length in range(len(parts)):
             parent = ".".join(parts[:length])
-            if is_outside_tree(parent) or not isinstance(self.analysis.model.get_submodule(parent), nn.ModuleList):
+            if is_outside_tree(parent):
                 continue
-            for child, _ in self.analysis.model.get_submodule(parent).named_children():
-                sibling = f"{parent}.{child}"
-                if not any(called == sibling or called.startswith(f"{sibling}.") for called in self._called):
-                    return f"{sibling!r}, which may read it too, was not called on these inputs: pass more tokens"
+            owner = self.analysis.model.get_submodule(parent)
+            is_collection, is_nearest = isinstance(owner, nn.ModuleList | nn.ModuleDict), length == len(parts) - 1
+            for name, child in owner.named_children():
+                sibling = f"{parent}.{name}".lstrip(".")
+                may_read = is_collection and any(True for _ in child.parameters())
+                if is_nearest and not is_collection:
+                    may_read = self._is_alike(child, reader) and _is_named_in_code(owner, name)
+                if may_read and not any(
+                    called == sibling or called.startswith(f"{sibling}.") for called in self._called
+                ):
+                    return sibling
         return None
+
+    def _is_alike(self, module: nn.Module, reader: Reader) -> bool:
+        """Whether a module has the class of a reader, and weights with the same number of inputs."""
+        name = self.names[reader.region.parameter].rpartition(".")[2]
+        own, weight = self.analysis.model.get_submodule(reader.path), getattr(module, name, None)
+        width = self.graph.values[reader.region.parameter].shape[reader.feature_axis]
+        return (
+            type(module) is type(own)
+            and isinstance(weight, nn.Parameter)
+            and weight.ndim > reader.feature_axis
+            and weight.shape[reader.feature_axis] == width
+        )
+
+
+def _is_named_in_code(module: nn.Module, attribute: str) -> bool:
+    """Whether a method of a module other than its constructor names an attribute."""
+    functions = (
+        function
+        for base in type(module).__mro__
+        if base not in (nn.Module, object)
+        for name, function in vars(base).items()
+        if isinstance(function, FunctionType) and name != "__init__"
+    )
+    return any(attribute in function.__code__.co_names for function in functions)
 
 
 def _not_linear(node: Node, where: str) -> str:

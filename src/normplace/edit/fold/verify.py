@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from normplace._shared.resources import available_memory
-from normplace.analysis.recording.passes import evaluating
-from normplace.analysis.recording.structures import fresh_inputs, map_tensors, tensors_of
+from normplace.analysis.recording.passes import in_mode
+from normplace.analysis.recording.structures import copy_module, fresh_inputs, map_tensors, tensors_of
 from normplace.edit.fold.apply import FoldTarget, fold_norm, gain_and_shift, set_gain_and_shift
 from normplace.edit.fuse.numbers import Float64Mode
 from normplace.edit.verify.capture import Arguments
@@ -23,17 +24,21 @@ TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.bfloat16: 0.1, torc
 
 
 @torch.no_grad()
-def outputs_of(model: nn.Module, arguments: Arguments) -> list[Tensor]:
-    """The floating-point outputs of a call, in evaluation mode."""
+def outputs_of(model: nn.Module, arguments: Arguments, training: bool = False) -> list[Tensor]:
+    """The floating-point outputs of a call, in evaluation mode unless ``training``."""
     inputs, kwargs = fresh_inputs(arguments)
-    with evaluating(model):
+    with in_mode(model, training):
         return [tensor.clone() for tensor in tensors_of(model(*inputs, **kwargs)) if tensor.is_floating_point()]
 
 
 def difference(one: Sequence[Tensor], two: Sequence[Tensor]) -> float:
     """The largest difference between outputs, relative to the largest element of each."""
+    if len(one) != len(two):
+        return float("inf")
     worst = 0.0
     for first, second in zip(one, two, strict=True):
+        if first.shape != second.shape:
+            return float("inf")
         if first.numel():
             finite = torch.isfinite(first)
             if not torch.equal(finite, torch.isfinite(second)):
@@ -61,18 +66,10 @@ def verify_rule(
     Raises:
         UsageError: If the folded copy computes something else.
     """
-    free = available_memory()
-    if free is not None and 16 * sum(parameter.numel() for parameter in model.parameters()) > free:
+    double = _randomized(model, targets, with_shifts=True)
+    if double is None:
         return
-    double = copy.deepcopy(model).double()
-    inputs = map_tensors(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, arguments)
-    generator = torch.Generator().manual_seed(0)
-    for target in targets:
-        norm = double.get_submodule(target.path)
-        gain, shift = gain_and_shift(norm, target.form)
-        noise = torch.rand(2, target.form.width, generator=generator, dtype=torch.float64)
-        new_shift = noise[1] - 0.5 if shift is not None and bool(shift.any()) else torch.zeros_like(noise[1])
-        set_gain_and_shift(norm, target.form, noise[0] + 0.5 if gain is not None else 1.0, new_shift)
+    inputs = _widened(arguments)
     with Float64Mode():
         before = outputs_of(double, inputs)
         for target in targets:
@@ -84,6 +81,88 @@ def verify_rule(
             f"the folded model computes something else (its outputs differ by {error:.1e} in float64), so the fold is "
             "refused: the model uses a norm or a weight in a way that the recorded pass does not show."
         )
+
+
+def changed_in_training(model: nn.Module, targets: Sequence[FoldTarget], arguments: Arguments) -> list[FoldTarget]:
+    """The norms whose fold changes the outputs in training mode, where further code may read them.
+
+    The gains are random and the shifts are zero, because a dropout before a reader drops a shift but not a bias. A
+    model that cannot be run so, or whose outputs differ from run to run, is not compared.
+
+    Args:
+        model: The model before the fold; it is not changed.
+        targets: The norms to fold.
+        arguments: The arguments of a call.
+    """
+    double = _randomized(model, targets, with_shifts=False)
+    if double is None:
+        return []
+    inputs = _widened(arguments)
+
+    def outputs() -> list[Tensor]:
+        with Float64Mode(), _same_random_numbers():
+            return outputs_of(double, inputs, training=True)
+
+    def is_changed_by(chosen: Sequence[FoldTarget]) -> bool:
+        names = {reader.parameter for target in chosen for reader in target.readers}
+        for target in chosen:
+            names |= {f"{target.path}.{name}" for name in (target.form.weight, target.form.bias) if name is not None}
+        saved = {name: double.get_parameter(name).detach().clone() for name in names}
+        for target in chosen:
+            fold_norm(double, target)
+        error = difference(before, outputs())
+        with torch.no_grad():
+            for name, value in saved.items():
+                double.get_parameter(name).copy_(value)
+        return not error <= EXACT
+
+    try:
+        before = outputs()
+    except Exception:  # the model cannot be trained with these arguments: labels may be missing, or the batch too small
+        return []
+    if difference(before, outputs()) > 0 or not is_changed_by(targets):
+        return []
+    return [target for target in targets if is_changed_by([target])]
+
+
+def _randomized(model: nn.Module, targets: Sequence[FoldTarget], with_shifts: bool) -> nn.Module | None:
+    """A copy of a model in float64 with random gains; None if it does not fit into memory.
+
+    Args:
+        model: The model.
+        targets: The norms to give random gains.
+        with_shifts: Whether shifts that are not zero become random too; otherwise all are zero.
+    """
+    free = available_memory()
+    if free is not None and 16 * sum(parameter.numel() for parameter in model.parameters()) > free:
+        return None
+    double = copy_module(model).double()
+    generator = torch.Generator().manual_seed(0)
+    for target in targets:
+        norm = double.get_submodule(target.path)
+        gain, shift = gain_and_shift(norm, target.form)
+        noise = torch.rand(2, target.form.width, generator=generator, dtype=torch.float64)
+        has_shift = with_shifts and shift is not None and bool(shift.any())
+        new_shift = noise[1] - 0.5 if has_shift else torch.zeros_like(noise[1])
+        set_gain_and_shift(norm, target.form, noise[0] + 0.5 if gain is not None else 1.0, new_shift)
+    return double
+
+
+def _widened(arguments: Arguments) -> Arguments:
+    return map_tensors(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, arguments)
+
+
+@contextmanager
+def _same_random_numbers() -> Iterator[None]:
+    """Run with fixed seeds of PyTorch and of Python, and restore both states."""
+    state = random.getstate()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        random.seed(0)
+        try:
+            yield
+        finally:
+            random.setstate(state)
 
 
 def verify_numbers(before: Sequence[Tensor], after: Sequence[Tensor]) -> float:

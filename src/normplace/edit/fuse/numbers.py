@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import math
 from collections.abc import Callable, Mapping
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from normplace.analysis.recording.passes import first_line
-from normplace.analysis.recording.structures import fresh_inputs, map_tensors, tensors_of
+from normplace.analysis.recording.structures import copy_module, fresh_inputs, map_tensors, tensors_of
 from normplace.edit.fuse.apply import remove_fusions
 from normplace.edit.verify.capture import Arguments
 from normplace.edit.verify.gradients import differentiable
@@ -119,7 +118,7 @@ def measure(model: nn.Module, arguments: Arguments, loss: Loss | None = None) ->
 
 def measure_in_float64(model: nn.Module, arguments: Arguments, loss: Loss | None = None) -> Numbers:
     """The same by a copy of the model in float64, without fused parts."""
-    double = copy.deepcopy(model)
+    double = copy_module(model)
     remove_fusions(double)
     double = double.double()
     wide = map_tensors(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -11,6 +10,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from normplace._shared.resources import available_memory, in_words
+from normplace.analysis.recording.structures import copy_module
 from normplace.edit.fuse.apply import unfuse
 from normplace.errors import UsageError
 
@@ -29,7 +29,7 @@ def copy_model(model: Model) -> Model:
     """
     if all(parameter.device.type == "cpu" for parameter in model.parameters()):
         require_memory(model, "free some, or use a smaller model or dtype", copies=1)
-    return unfuse(copy.deepcopy(model))
+    return unfuse(copy_module(model))
 
 
 @contextmanager

@@ -91,6 +91,10 @@ class ModelMap:
                     f"{path!r} is created during the pass or does not receive the stream as an argument: register it "
                     "as a submodule, and pass the stream as an argument",
                 )
+            if self._is_reused(path):
+                raise self._no_input_norm(
+                    block, f"{path!r}, which reads the stream, is called elsewhere too: give each place its own module"
+                )
             refs.append(self._tensor_ref(path, keys, arguments[keys[0]]))
         if not refs:
             raise self._no_input_norm(block, "no module reads the stream there: move the code that does into a module")
@@ -153,13 +157,13 @@ class ModelMap:
                 path = self._calls[call].path
                 if call in enclosing or is_outside_tree(path):
                     continue
-                if self.width(value) != width or self.channel_axis(value) != axis:
+                if self.width(value) != width or self.channel_axis(value) != axis or self._is_reused(path):
                     continue
                 if not (skip_scalings and path in self._scalings):
                     return self._tensor_ref(path, (key,), value)
         raise UsageError(
             f"cannot put anything after the branch of block {self.label(block)}, because no module returns what it "
-            "adds: move the branch into a module."
+            "adds at this place only: move the branch into a module."
         )
 
     def sum(self, block: BlockIndex) -> SumRef:
@@ -302,6 +306,17 @@ class ModelMap:
             if op.location:
                 ops.setdefault(op.call, []).append(op)
         return ops
+
+    def _is_reused(self, path: str) -> bool:
+        """Whether a module without parameters, such as an activation or a dropout, is called at several places.
+
+        A module with parameters that is called again is a layer that shares its weights, and so its norms.
+        """
+        calls = self._calls_of_path[path]
+        if len(calls) == 1 or any(True for _ in self.model.get_submodule(path).parameters()):
+            return False
+        parents = [call.parent for call in calls]
+        return len(set(parents)) < len(parents) or len({self.analysis.tape.path(parent) for parent in parents}) > 1
 
     def _unscaled(self, value: ValueId, removed: Set[str]) -> Iterator[ValueId]:
         """A value and what it was before moves, factors and removed norms, nearest first."""

@@ -29,6 +29,14 @@ def verify_placement(plan: MovePlan, changes: Sequence[Change], moved: Analysis)
     for change in changes:
         if change.slot in (*SLOTS, "final") and change.action != "removed" and change.name not in used:
             raise _refusal(plan, f"after the move {change.name!r} does not normalize a value of the pass")
+    placed = {
+        change.name: change.slot for change in changes if change.slot in SLOTS and change.action in ("moved", "added")
+    }
+    for site in moved.sites:
+        if site.name in placed and site.slot.startswith("inner."):
+            raise _refusal(
+                plan, f"after the move {site.name!r}, placed in its {placed[site.name]} slot, is also inside a branch"
+            )
     before, after = len(plan.blocks), len(moved.blocks)
     if after != before:
         raise _refusal(plan, f"after the move the audit finds {after} residual blocks instead of {before}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 
 from normplace.analysis.recording.passes import evaluating
-from normplace.analysis.recording.structures import fresh_inputs, tensors_of
+from normplace.analysis.recording.structures import copy_module, fresh_inputs, tensors_of
 from normplace.edit.verify.capture import Arguments
 from normplace.errors import UsageError
 from normplace.ops.registration import is_own_backward
@@ -47,7 +46,7 @@ def check_gradients(
     """
     backward = BackwardPass(edited, arguments, norms)
     if backward.error is not None:
-        if BackwardPass(copy.deepcopy(original), arguments, {}).error is not None:
+        if BackwardPass(copy_module(original), arguments, {}).error is not None:
             return  # the original has no backward pass either
         raise UsageError(f"after the {edit} the backward pass fails ({backward.error}), so the {edit} is refused.")
     for name in norms:
@@ -57,7 +56,7 @@ def check_gradients(
                 "torch.no_grad or a user-defined backward pass."
             )
     if backward.missing:
-        before = BackwardPass(copy.deepcopy(original), arguments, {})
+        before = BackwardPass(copy_module(original), arguments, {})
         lost = sorted(backward.missing & before.reached)
         if lost:
             raise UsageError(f"after the {edit} the parameter {lost[0]!r} receives no gradient, so it is refused.")
