@@ -225,8 +225,15 @@ class LogsAccuracy(Lit):
         self.log_dict({"val_loss": (self(batch[0]) - batch[1]).square().mean(), "val_acc": 0.25})
 
 
-def test_a_larger_measure_is_not_a_loss():
-    start = LightningTask(LogsAccuracy(), Data(), better="larger").start(0)
+class ReturnsLoss(LogsAccuracy):
+    def validation_step(self, batch, batch_idx):
+        super().validation_step(batch, batch_idx)
+        return (self(batch[0]) - batch[1]).square().mean()
+
+
+@pytest.mark.parametrize("module", [LogsAccuracy, ReturnsLoss])
+def test_a_larger_measure_is_not_a_loss(module):
+    start = LightningTask(module(), Data(), better="larger").start(0)
     assert start.validate(start.model, "choose") == 0.25
     start = LightningTask(LogsAccuracy(), Data()).start(0)
     assert start.validate(start.model, "choose") != 0.25
