@@ -364,6 +364,13 @@ def test_a_fresh_model_of_a_trainer_has_its_dtype_its_frozen_parameters_and_its_
     assert changed.note.startswith("Each seed copies the model")
 
 
+def test_a_larger_loss_of_a_trainer_is_not_better(tmp_path):
+    with pytest.raises(UsageError, match="of the measure of Trainer of GPT2LMHeadModel, smaller is better: leave"):
+        as_task(trainer(tmp_path), "larger")
+    with pytest.raises(UsageError, match="returns a Trainer, whose loss is compared"):
+        as_task(lambda seed: trainer(tmp_path), "larger").start(0)
+
+
 def test_a_trainer_that_accumulates_gradients_is_noted(tmp_path):
     given = trainer(tmp_path)
     assert not any("accumulation" in note for note in TrainerTask(given).notes)
