@@ -298,6 +298,22 @@ def test_a_function_that_was_changed_is_another_task(tmp_path, monkeypatch):
         compare(tmp_path / "own", task=scaled(2), **options)
 
 
+def test_an_edit_that_was_changed_is_refused(tmp_path):
+    def scaled(factor):
+        def mine(model):
+            with torch.no_grad():
+                model.head.weight.mul_(factor)
+            return model
+
+        return mine
+
+    options = {"rates": [1e-2], "seeds": 1}
+    first = compare(tmp_path, edits=[scaled(2.0)], **options)
+    assert str(compare(tmp_path, edits=[scaled(2.0)], **options)) == str(first)
+    with pytest.raises(UsageError, match="has results of another function 'mine': give the edit another name"):
+        compare(tmp_path, edits=[scaled(3.0)], **options)
+
+
 @pytest.mark.parametrize("value", [3, None])
 def test_other_objects_are_not_tasks(value):
     with pytest.raises(UsageError, match=r"a task is a function make\(seed\)"):

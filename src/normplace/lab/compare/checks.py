@@ -102,13 +102,25 @@ def task_identity(task: Task) -> str:
         length = len(first.batches) if isinstance(first.batches, Sized) else None
         optimizer = first.optimizer(model, 1.0)
         groups = [{key: str(group[key]) for key in group if key != "params"} for group in optimizer.param_groups]
-        loss = first.loss(model, batch)
-        loss.backward()
-        size = clip_grad_norm_(model.parameters(), math.inf)
-    described = [_ADDRESS.sub("", repr(model)), length, type(optimizer).__name__, groups, first.clip]
+        settings = [length, type(optimizer).__name__, groups, first.clip]
+        return _hashed(first, batch, settings, measures)
+
+
+def edit_identity(task: Task, edit: Edit) -> str:
+    """A hash that changes with an edit of this process: of the edited model and its numbers on the first batch."""
+    with _as_in_trials():
+        training = prepare(task, edit, 0)
+        return _hashed(training.start, training.batch, [], [])
+
+
+def _hashed(start: Start, batch: Any, settings: list[Any], measures: list[float]) -> str:
+    """A hash of a model's description, its loss and gradient, and further settings and numbers."""
+    loss = start.loss(start.model, batch)
+    loss.backward()
+    size = clip_grad_norm_(start.model.parameters(), math.inf)
     # Four digits, so that rounding on another machine does not count.
-    numbers = [float(loss.detach()), float(size), *measures]
-    text = json.dumps([*described, *(f"{number:.4g}" for number in numbers)])
+    numbers = [f"{number:.4g}" for number in (float(loss.detach()), float(size), *measures)]
+    text = json.dumps([_ADDRESS.sub("", repr(start.model)), *settings, *numbers])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

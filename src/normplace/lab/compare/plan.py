@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,7 @@ class Plan:
         first_rung: Length of the shortest rung of the search, as a fraction of the planned steps.
         second_rung: Steps of the longer rung once the shortest is finished; None before, if the budget is a time.
         notes: Sentences for the result.
+        identities: Hash of each edit that is a function of this process.
     """
 
     task: Mapping[str, Any]
@@ -106,6 +107,7 @@ class Plan:
     first_rung: float = FIRST_RUNG
     second_rung: int | None = None
     notes: tuple[str, ...] = ()
+    identities: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def rungs(self) -> tuple[int, ...]:
@@ -230,6 +232,23 @@ class Plan:
             if before != now:
                 raise UsageError(
                     f"{path} has a comparison with another {name} ({before}, now {now}): choose another --out."
+                )
+
+    def require_same_edits(self, path: Path, identities: Mapping[str, str]) -> None:
+        """Check that the functions that this plan compares are the same now.
+
+        Args:
+            path: The folder of the plan, for the error.
+            identities: Hash of each edit that is a function of this process.
+
+        Raises:
+            UsageError: If one differs.
+        """
+        for name, identity in identities.items():
+            if self.identities.get(name, identity) != identity:
+                raise UsageError(
+                    f"{path} has results of another function {name!r}: give the edit another name, or choose another "
+                    "--out."
                 )
 
     def require_same_task(self, path: Path, task: Task, identity: str = "") -> None:

@@ -18,7 +18,7 @@ from normplace._shared.resources import usable_cores
 from normplace.errors import UsageError, expect_whole
 from normplace.lab.compare.as_task import TaskLike, as_task
 from normplace.lab.compare.budget import Budget
-from normplace.lab.compare.checks import Checked, check_batches, check_task, task_identity
+from normplace.lab.compare.checks import Checked, check_batches, check_task, edit_identity, task_identity
 from normplace.lab.compare.config import SPEED, STUDY_NAME
 from normplace.lab.compare.edits import AS_IS, Edit, parse_edit, parse_edits
 from normplace.lab.compare.lengths import LONGEST, make_plan
@@ -117,6 +117,9 @@ def compare(
         parsed = _with_recorded(saved, parsed, start, folder)
     new = [edit for edit in parsed if saved is None or edit.name not in saved.edits]
     checked = check_task(chosen, new, start) if new else None
+    identities = {edit.name: edit_identity(chosen, edit) for edit in parsed if edit.recipe is None}
+    if saved is not None:
+        saved.require_same_edits(folder, identities)
     in_process = _runs_in_process(chosen, parsed, engine, jobs)
     on_gpu = checked.on_gpu if checked is not None else saved is not None and saved.on_gpu
     gpus = torch.cuda.device_count() if on_gpu else 0
@@ -143,6 +146,7 @@ def compare(
             notes=checked.notes,
         )
         check_batches(chosen, plan.final_steps or round(LONGEST * plan.steps))
+    plan = dataclasses.replace(plan, identities=identities)
     if dry_run:
         return plan
     progress = Progress()
