@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from tests.cli.usage_errors import usage_error
 from tests.lab.tasks.graphs.ogb.ogb_cases import write_task
 
 from normplace.cli import main
+from normplace.lab.ogb.results import SeedResult
+from normplace.lab.ogb.run import OgbRun
 
 SMALL = ["--depth", "2", "--width", "4", "--device", "cpu"]
 
@@ -82,3 +85,13 @@ def test_a_seed_that_diverges_is_reported(capsys):
 def test_mistakes(capsys, more, message):
     command = ["ogb", *more] + ([] if "--data" in more else ["--data", "ogb"])
     assert message in usage_error(capsys, *command)
+
+
+def test_the_mean_names_the_seeds_that_have_a_score(monkeypatch, capsys):
+    scored = SeedResult(0, "ok", 0.7, 0.6, 0.9, 1, 2, 1.0, 1.0, None)
+    diverged = SeedResult(1, "diverged", None, None, None, None, 1, 1.0, 0.0, None)
+    monkeypatch.setattr(
+        OgbRun, "execute", lambda self, seeds, observe: [scored, diverged, dataclasses.replace(scored, test=0.8)]
+    )
+    assert main(words("ogbn-arxiv", "--seeds", "3")) == 1
+    assert "normplace 0.7500 ± 0.0707 over 2 of 3 seeds; published" in capsys.readouterr().out

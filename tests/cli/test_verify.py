@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -12,6 +13,7 @@ from tests.cli.usage_errors import usage_error
 
 from normplace.cli import main
 from normplace.lab.compare.run import RESULT_FILE
+from normplace.lab.trials.record import parse_line
 
 
 @pytest.fixture
@@ -81,6 +83,15 @@ def test_totals_count_each_claim_once(results, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[-2].split() == ["total", "largest", "2", "1", "1", "1/0/1/0"]
     assert lines[-1].startswith("2 checks of 2 tested claims")
+
+
+def test_failed_trials_are_counted(results, capsys):
+    (path,) = results.glob("*.jsonl")
+    *lines, last = path.read_text().splitlines()
+    failed = dataclasses.replace(parse_line(last.encode()), status="failed", metrics={}, series={}, error="no memory")
+    path.write_text("\n".join([*lines, failed.to_json(), ""]))
+    assert main(["verify", "runs"]) == 0
+    assert "  1 of the trials failed, so claims count only the others." in capsys.readouterr().out.splitlines()
 
 
 def test_chance_is_not_computed_for_claims_chosen_by_verdict(results, capsys):

@@ -238,7 +238,9 @@ def _print_results(results: Sequence[SeedResult], numbers: dict[str, Any], unit:
     print("\n" + text_table(headings, rows, right_from=0))
     published = numbers["published"]
     if numbers["test"] is not None:
+        scored = sum(result.test is not None for result in results)
+        of_all = f"{scored} of " if scored < len(rows) else ""  # others diverged before the first evaluation
         print(
-            f"normplace {_score(numbers['test'])} over {len(rows)} seed{'s' * (len(rows) > 1)}; "
+            f"normplace {_score(numbers['test'])} over {of_all}{len(rows)} seed{'s' * (len(rows) > 1)}; "
             f"published {_score(published['test'])} ({published['method']}, {published['source']})"
         )

@@ -115,6 +115,8 @@ def _print_text(judged: Judged, filtered: bool) -> None:
             continue
         title = f"{one.run.study.name} at scale {one.run.scale}, {len(one.records)} trials in {one.path}"
         print(paint(title, "heading"))
+        if failed := sum(record.status != "ok" for record in one.records):
+            print(f"  {failed} of the trials failed, so claims count only the others.")
         if one.run.scale == FUNCTIONAL_SCALE:
             print(f"  {FUNCTIONAL_CHECK}")
             continue

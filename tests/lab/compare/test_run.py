@@ -206,6 +206,7 @@ def slow_steps(monkeypatch):
     """Steps that are measured as slower than they are, so that a short time budget has few of them."""
     cost = Cost(step=0.01, prepare=0.01, validate=0.001, measure=0.01)
     monkeypatch.setattr(run, "check_task", lambda task, edits, start: Checked({"as-is": cost}, (), on_gpu=False))
+    monkeypatch.setattr(run, "task_identity", lambda task: "")
 
 
 @pytest.fixture
@@ -213,6 +214,7 @@ def fast_steps(monkeypatch):
     """Steps that are measured as faster than they are."""
     cost = Cost(step=1e-4, prepare=0.01, validate=0.001, measure=0.01)
     monkeypatch.setattr(run, "check_task", lambda task, edits, start: Checked({"as-is": cost}, (), on_gpu=False))
+    monkeypatch.setattr(run, "task_identity", lambda task: "")
 
 
 def test_a_time_budget_is_planned_again_from_the_speed_of_the_workers(tmp_path, fast_steps, monkeypatch):
@@ -275,6 +277,41 @@ def test_results_of_default_folders_do_not_mix(tmp_path, monkeypatch):
     for rate in (1e-2, 2e-2):
         compare(None, edits=["as-is"], rates=[rate], seeds=1)
     assert len(list((tmp_path / "runs" / "compare").iterdir())) == 2
+
+
+def test_a_function_that_was_changed_is_another_task(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def scaled(factor):
+        def scaled_make(seed):
+            model, batches, loss, validate = make(seed)
+            return model, batches, lambda model, batch: factor * loss(model, batch), validate
+
+        return scaled_make
+
+    options = {"edits": ["as-is"], "rates": [1e-2], "seeds": 1}
+    for factor in (1, 2, 2):
+        compare(None, task=scaled(factor), **options)
+    assert len(list((tmp_path / "runs" / "compare").iterdir())) == 2
+    compare(tmp_path / "own", task=scaled(1), **options)
+    with pytest.raises(UsageError, match="has a comparison of scaled_make with another model, data, loss or optimizer"):
+        compare(tmp_path / "own", task=scaled(2), **options)
+
+
+def test_an_edit_that_was_changed_is_refused(tmp_path):
+    def scaled(factor):
+        def mine(model):
+            with torch.no_grad():
+                model.head.weight.mul_(factor)
+            return model
+
+        return mine
+
+    options = {"rates": [1e-2], "seeds": 1}
+    first = compare(tmp_path, edits=[scaled(2.0)], **options)
+    assert str(compare(tmp_path, edits=[scaled(2.0)], **options)) == str(first)
+    with pytest.raises(UsageError, match="has results of another function 'mine': give the edit another name"):
+        compare(tmp_path, edits=[scaled(3.0)], **options)
 
 
 @pytest.mark.parametrize("value", [3, None])

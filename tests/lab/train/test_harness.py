@@ -89,6 +89,12 @@ def test_generation_ends_before_a_stop_text(scorer):
     assert model.generate_until([request("red", {"until": [stop], "max_gen_toks": 8})]) == [whole[: whole.index(stop)]]
 
 
+@pytest.mark.usefixtures("harness")
+def test_answers_that_leave_no_room_for_a_prompt_are_an_error(scorer):
+    with pytest.raises(UsageError, match="generates up to 256 tokens, but the context of the run is 12"):
+        harness_model(scorer).generate_until([request("red", {})])
+
+
 def test_a_missing_harness_is_an_error(scorer, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"the task 'colours' needs lm-evaluation-harness: pip install"):

@@ -62,6 +62,12 @@ def test_a_tokenizer_with_a_largest_length_reads_the_whole_text(tmp_path, learne
     assert np.array_equal(load_tokenizer(str(tmp_path / "cut.json")).encode(TEXT.encode()), expected)
 
 
+def test_the_vocabulary_covers_indices_with_gaps():
+    tokenizers = pytest.importorskip("tokenizers", reason="needs tokenizers")
+    gaps = module.HuggingFaceTokenizer(tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 9}, "b")))
+    assert gaps.vocab_size == len(gaps.byte_lengths()) == 10 > gaps.encode(b"b").max() == 9
+
+
 def test_byte_tokens_have_an_equal_tokenizer_file(tmp_path):
     tokenizers = pytest.importorskip("tokenizers", reason="needs tokenizers")
     save_tokenizer(ByteTokenizer(), tmp_path)

@@ -24,8 +24,15 @@ def as_task(value: TaskLike, better: Better | None = None, start: str = "fresh")
         start: ``fresh`` or ``weights``, for the model of a Trainer or a Lightning module.
 
     Raises:
-        UsageError: If it is none of these.
+        UsageError: If it is none of these, or the other measure of a task is better.
     """
+    task = _converted(value, better, start)
+    if better is not None and task.better != better:
+        raise UsageError(f"of the measure of {task.name}, {task.better} is better: leave better={better!r} out.")
+    return task
+
+
+def _converted(value: TaskLike, better: Better | None, start: str) -> Task:
     if isinstance(value, str):
         if "?" in value or isinstance(loaded := load_reference(value), Task):
             return load_task(value)

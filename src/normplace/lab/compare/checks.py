@@ -6,15 +6,20 @@ Each mistake is reported in one sentence. The checks build the model a few times
 from __future__ import annotations
 
 import gc
+import hashlib
+import json
 import math
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
 
 from normplace.analysis.recording.structures import tensors_of
 from normplace.edit.record.changes import changes
@@ -34,6 +39,7 @@ TIMED_SECONDS = 1.0
 """Steps are timed until there are enough of them, or this time is over."""
 SMALL_RATE = 1e-5
 """Learning rate of the timed steps."""
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 @dataclass(frozen=True)
@@ -62,23 +68,72 @@ def check_task(task: Task, edits: Sequence[Edit], start: str) -> Checked:
     Raises:
         UsageError: If the task or an edit cannot be used, with the reason.
     """
-    threads = torch.get_num_threads()
-    with preserved_random_state():
-        torch.set_num_threads(1)  # as trials run
-        try:
-            first = _check_seeds(task, start)
-            _check_loss(task, first)
-            _check_validation(task, first)
-            on_gpu = any(parameter.is_cuda for parameter in first.model.parameters())
-            notes = list(task.notes)
-            costs = {edit.name: _check_edit(task, edit, notes) for edit in edits}
-        finally:
-            torch.set_num_threads(threads)
+    with _as_in_trials():
+        first = _check_seeds(task, start)
+        _check_loss(task, first)
+        _check_validation(task, first)
+        on_gpu = any(parameter.is_cuda for parameter in first.model.parameters())
+        notes = list(task.notes)
+        costs = {edit.name: _check_edit(task, edit, notes) for edit in edits}
     if on_gpu:
         del first
         gc.collect()
         torch.cuda.empty_cache()  # the workers need it
     return Checked(costs, tuple(dict.fromkeys(notes)), on_gpu)
+
+
+def task_identity(task: Task) -> str:
+    """A hash that changes with a task of this process; empty for others, whose code and settings are recorded.
+
+    A function of a notebook keeps its name when the user changes it. The hash is of the model's description, the
+    optimizer's settings, and the numbers of the untrained model: loss and gradient of the first batch, and measures.
+
+    Raises:
+        UsageError: If the task cannot be used.
+    """
+    if task.reference is not None:
+        return ""
+    with _as_in_trials():
+        first = _start(task, 0)
+        _check_loss(task, first)
+        measures = _check_validation(task, first)
+        seed_all(0)
+        batch, model = BatchStream(first.batches, 0).peek(), first.model.train()
+        length = len(first.batches) if isinstance(first.batches, Sized) else None
+        optimizer = first.optimizer(model, 1.0)
+        groups = [{key: str(group[key]) for key in group if key != "params"} for group in optimizer.param_groups]
+        settings = [length, type(optimizer).__name__, groups, first.clip]
+        return _hashed(first, batch, settings, measures)
+
+
+def edit_identity(task: Task, edit: Edit) -> str:
+    """A hash that changes with an edit of this process: of the edited model and its numbers on the first batch."""
+    with _as_in_trials():
+        training = prepare(task, edit, 0)
+        return _hashed(training.start, training.batch, [], [])
+
+
+def _hashed(start: Start, batch: Any, settings: list[Any], measures: list[float]) -> str:
+    """A hash of a model's description, its loss and gradient, and further settings and numbers."""
+    loss = start.loss(start.model, batch)
+    loss.backward()
+    size = clip_grad_norm_(start.model.parameters(), math.inf)
+    # Four digits, so that rounding on another machine does not count.
+    numbers = [f"{number:.4g}" for number in (float(loss.detach()), float(size), *measures)]
+    text = json.dumps([_ADDRESS.sub("", repr(start.model)), *settings, *numbers])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@contextmanager
+def _as_in_trials() -> Iterator[None]:
+    """One thread, as in trials; threads and random state are restored."""
+    threads = torch.get_num_threads()
+    with preserved_random_state():
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
 
 
 def check_batches(task: Task, steps: int) -> None:
@@ -160,8 +215,9 @@ def _check_loss(task: Task, start: Start) -> None:
         raise UsageError(f"the loss of {task.name} depends on no parameter of the model: compute it from its output.")
 
 
-def _check_validation(task: Task, start: Start) -> None:
-    """Check that the measure is a finite number on both splits."""
+def _check_validation(task: Task, start: Start) -> list[float]:
+    """Check that the measure is a finite number on both splits, and return both."""
+    values = []
     for split in SPLITS:
         try:
             value = validated(start, split)
@@ -171,6 +227,8 @@ def _check_validation(task: Task, start: Start) -> None:
             raise _failed(f"validate of {task.name} on split {split!r}", error) from error
         if not math.isfinite(value):
             raise UsageError(f"validate of {task.name} returns {value} on split {split!r}: return a finite number.")
+        values.append(value)
+    return values
 
 
 def _check_edit(task: Task, edit: Edit, notes: list[str]) -> Cost:

@@ -71,6 +71,8 @@ class FactoryTask(Task):
             return made
         if is_training_object(made):
             task = training_object_task(made, self.better, "weights")
+            if task.better != self.better:
+                raise UsageError(f"{self.name} returns a Trainer, whose loss is compared: leave better='larger' out.")
             self.notes = (f"Each seed calls {self.name}.", *task.notes[1:])
             return task.start(seed)
         if not isinstance(made, tuple | list) or len(made) not in (3, 4) or not isinstance(made[0], nn.Module):

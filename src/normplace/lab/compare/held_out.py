@@ -167,7 +167,7 @@ def _drawn_again(sampler: Any, indices: list[int], total: int) -> Sampler[int] |
         return None
     count = max(1, round(sampler.num_samples * len(indices) / total))
     if isinstance(sampler, WeightedRandomSampler):
-        return WeightedRandomSampler(sampler.weights[indices], count, sampler.replacement, sampler.generator)
+        return WeightedRandomSampler(sampler.weights[indices].tolist(), count, sampler.replacement, sampler.generator)
     return RandomSampler(indices, sampler.replacement, count, sampler.generator)
 
 
@@ -189,7 +189,9 @@ def _split_loader(loader: DataLoader[Any]) -> tuple[list[Any], Batches] | None:
     remaining = Subset(dataset, rest)
     drawn_again = _drawn_again(sampler, rest, len(drawn))
     shared = {"batch_size": size, "collate_fn": loader.collate_fn}
-    held_by_weight = WeightedRandomSampler(sampler.weights[held], len(held), True, generator) if by_weight else None
+    held_by_weight = (
+        WeightedRandomSampler(sampler.weights[held].tolist(), len(held), True, generator) if by_weight else None
+    )
     batches = list(DataLoader(Subset(dataset, held), sampler=held_by_weight, **shared))
     training = DataLoader(
         remaining,

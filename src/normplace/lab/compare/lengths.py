@@ -40,6 +40,7 @@ def make_plan(
     budget: str,
     jobs: int,
     spent: float,
+    identity: str = "",
     on_gpu: bool = False,
     notes: tuple[str, ...] = (),
 ) -> Plan:
@@ -55,6 +56,7 @@ def make_plan(
         budget: The budget.
         jobs: Trainings at once.
         spent: Seconds of the budget that are spent.
+        identity: What :func:`~normplace.lab.compare.checks.task_identity` returned.
         on_gpu: Whether the models are on a GPU.
         notes: Sentences for the result.
 
@@ -64,7 +66,7 @@ def make_plan(
     limit = Budget.parse(budget)
     recipes = {edit.name: edit.recipe for edit in edits}
     plan = Plan(
-        task=described(task),
+        task=described(task, identity),
         edits=recipes,
         rates=rates,
         seeds=seeds,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ SEARCH_SEED = 1_000_000
 """Seed of the search, which no reported training has."""
 SPEED_SHARE, SPEED_STEPS = 0.05, 30
 """Length of a training that measures the speed of a worker, as a fraction of a reported one, and its fewest steps."""
+IDENTITY = "identity"
+"""The hash of a task of this process, which no code or settings identify."""
 GROWTH = 1
 """Learning rates by which grids are expected to grow."""
 
@@ -87,6 +89,7 @@ class Plan:
         first_rung: Length of the shortest rung of the search, as a fraction of the planned steps.
         second_rung: Steps of the longer rung once the shortest is finished; None before, if the budget is a time.
         notes: Sentences for the result.
+        identities: Hash of each edit that is a function of this process.
     """
 
     task: Mapping[str, Any]
@@ -104,6 +107,7 @@ class Plan:
     first_rung: float = FIRST_RUNG
     second_rung: int | None = None
     notes: tuple[str, ...] = ()
+    identities: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def rungs(self) -> tuple[int, ...]:
@@ -230,20 +234,45 @@ class Plan:
                     f"{path} has a comparison with another {name} ({before}, now {now}): choose another --out."
                 )
 
-    def require_same_task(self, path: Path, task: Task) -> None:
+    def require_same_edits(self, path: Path, identities: Mapping[str, str]) -> None:
+        """Check that the functions that this plan compares are the same now.
+
+        Args:
+            path: The folder of the plan, for the error.
+            identities: Hash of each edit that is a function of this process.
+
+        Raises:
+            UsageError: If one differs.
+        """
+        for name, identity in identities.items():
+            if self.identities.get(name, identity) != identity:
+                raise UsageError(
+                    f"{path} has results of another function {name!r}: give the edit another name, or choose another "
+                    "--out."
+                )
+
+    def require_same_task(self, path: Path, task: Task, identity: str = "") -> None:
         """Check that this plan was made for the same task, with the same settings and data.
 
         Args:
             path: The folder of the plan, for the error.
             task: The task as it is now.
+            identity: What :func:`~normplace.lab.compare.checks.task_identity` returned.
 
         Raises:
             UsageError: If it differs.
         """
+        if identity and self.task.get(IDENTITY, identity) != identity:
+            raise UsageError(
+                f"{path} has a comparison of {self.task['name']} with another model, data, loss or optimizer: choose "
+                "another --out."
+            )
         as_read = json.loads(json.dumps(described(task)))
         before, now = ({**one.pop("settings", {}), **one} for one in (dict(self.task), as_read))
         # Notes describe what was found, such as held-out data, and a reference contains the settings.
-        for name in (key for key in before if key not in {"notes", "reference"} and before[key] != now.get(key)):
+        for name in (
+            key for key in before if key not in {"notes", "reference", IDENTITY} and before[key] != now.get(key)
+        ):
             raise UsageError(
                 f"{path} has a comparison of {self.task['name']} with another {name} ({before[name]}, now "
                 f"{now.get(name)}): choose another --out."
@@ -252,6 +281,6 @@ class Plan:
             raise UsageError(f"{path} has a comparison of another task: choose another --out.")
 
 
-def described(task: Task) -> dict[str, Any]:
+def described(task: Task, identity: str = "") -> dict[str, Any]:
     """What a plan records about a task."""
-    return {**task.describe(), "reference": task.reference}
+    return {**task.describe(), "reference": task.reference} | ({IDENTITY: identity} if identity else {})

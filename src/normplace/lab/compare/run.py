@@ -18,12 +18,13 @@ from normplace._shared.resources import usable_cores
 from normplace.errors import UsageError, expect_whole
 from normplace.lab.compare.as_task import TaskLike, as_task
 from normplace.lab.compare.budget import Budget
-from normplace.lab.compare.checks import Checked, check_batches, check_task
+from normplace.lab.compare.checks import Checked, check_batches, check_task, edit_identity, task_identity
 from normplace.lab.compare.config import SPEED, STUDY_NAME
 from normplace.lab.compare.edits import AS_IS, Edit, parse_edit, parse_edits
 from normplace.lab.compare.lengths import LONGEST, make_plan
 from normplace.lab.compare.plan import Plan
 from normplace.lab.compare.result import Comparison
+from normplace.lab.compare.rng import preserved_random_state
 from normplace.lab.compare.scales import with_scales
 from normplace.lab.compare.search import checked_rates, default_rates
 from normplace.lab.compare.stages import Stages
@@ -98,7 +99,8 @@ def compare(
     Raises:
         UsageError: If the task, an edit or another argument cannot be used, or trainings fail.
     """
-    from normplace.lab.trials.progress import Progress  # loads rich
+    with preserved_random_state():  # rich draws a random number when it is imported
+        from normplace.lab.trials.progress import Progress
 
     began = time.monotonic() if began is None else began
     expect_whole(1, seeds=seeds)
@@ -106,14 +108,18 @@ def compare(
     chosen = as_task(task, better, start)
     parsed = parse_edits(with_scales(edits, chosen), start)
     grid = default_rates(chosen.learning_rate) if rates is None else checked_rates(rates)
-    folder = default_folder(chosen, start, grid, budget) if out is None else Path(out)
+    identity = task_identity(chosen)
+    folder = default_folder(chosen, start, grid, budget, identity) if out is None else Path(out)
     saved = Plan.load(folder / PLAN_FILE) if (folder / PLAN_FILE).exists() else None
     if saved is not None:
         saved.require_same(folder, rates=grid, budget=str(budget), start=start)
-        saved.require_same_task(folder, chosen)
+        saved.require_same_task(folder, chosen, identity)
         parsed = _with_recorded(saved, parsed, start, folder)
     new = [edit for edit in parsed if saved is None or edit.name not in saved.edits]
     checked = check_task(chosen, new, start) if new else None
+    identities = {edit.name: edit_identity(chosen, edit) for edit in parsed if edit.recipe is None}
+    if saved is not None:
+        saved.require_same_edits(folder, identities)
     in_process = _runs_in_process(chosen, parsed, engine, jobs)
     on_gpu = checked.on_gpu if checked is not None else saved is not None and saved.on_gpu
     gpus = torch.cuda.device_count() if on_gpu else 0
@@ -133,12 +139,14 @@ def compare(
             seeds=seeds,
             start=start,
             budget=str(budget),
+            identity=identity,
             jobs=slots,
             spent=time.monotonic() - began,
             on_gpu=on_gpu,
             notes=checked.notes,
         )
         check_batches(chosen, plan.final_steps or round(LONGEST * plan.steps))
+    plan = dataclasses.replace(plan, identities=identities)
     if dry_run:
         return plan
     progress = Progress()
@@ -228,7 +236,7 @@ def _runs_in_process(task: Task, edits: Sequence[Edit], engine: str, jobs: int |
     return bool(local)
 
 
-def default_folder(task: Task, start: str, rates: Sequence[float], budget: str | int) -> Path:
+def default_folder(task: Task, start: str, rates: Sequence[float], budget: str | int, identity: str = "") -> Path:
     """A folder for these arguments, so that the same call resumes and another one does not interfere.
 
     Args:
@@ -236,7 +244,8 @@ def default_folder(task: Task, start: str, rates: Sequence[float], budget: str |
         start: ``fresh`` or ``weights``.
         rates: The learning rates tried first.
         budget: The budget.
+        identity: What :func:`~normplace.lab.compare.checks.task_identity` returned.
     """
-    text = json.dumps([task.reference or task.name, start, list(rates), str(budget)])
+    text = json.dumps([task.reference or task.name, start, list(rates), str(budget)]) + identity
     name = re.sub(r"[^\w-]+", "-", task.name).strip("-")[:40]
     return Path("runs", "compare", f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}")

@@ -95,14 +95,20 @@ def _encode_pair(scorer: Scorer, context: str, continuation: str) -> tuple[list[
 
 
 def _generate(scorer: Scorer, context: str, options: dict[str, Any]) -> str:
-    """The continuation up to the first stop text."""
+    """The continuation up to the first stop text.
+
+    Raises:
+        UsageError: If the context length leaves no room for a prompt, which the harness refuses for other models too.
+    """
     until = options.get("until") or []
     stops = [until] if isinstance(until, str) else list(until)
     new = int(options.get("max_gen_toks", MOST_NEW_TOKENS))
-    limit = scorer.model.config.positions.length
-    if limit is not None:
-        new = min(new, limit - 1)
-    ids = (scorer.encode(context) or scorer.prefix)[-max(1, scorer.context - new) :]
+    if new >= scorer.context:
+        raise UsageError(
+            f"the task generates up to {new} tokens, but the context of the run is {scorer.context}: choose tasks with "
+            "shorter answers, or train with a longer context"
+        )
+    ids = (scorer.encode(context) or scorer.prefix)[new - scorer.context :]
     temperature = float(options.get("temperature", 0.0)) if options.get("do_sample") else 0.0
     generator = torch.Generator(scorer.device).manual_seed(0)
     prompt = torch.tensor(ids, device=scorer.device)[None]

@@ -131,7 +131,8 @@ class HuggingFaceTokenizer:
         # A file may be written with the length of a batch, which would cut or fill every piece of a text.
         tokenizer.no_truncation()
         tokenizer.no_padding()
-        self.vocab_size: int = tokenizer.get_vocab_size()
+        # Indices may have gaps, and the embedding needs an entry for the largest.
+        self.vocab_size: int = 1 + max(tokenizer.get_vocab().values(), default=-1)
 
     def encode(self, content: bytes) -> np.ndarray:
         """The tokens of a text, without special ones."""

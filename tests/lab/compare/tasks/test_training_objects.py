@@ -225,8 +225,15 @@ class LogsAccuracy(Lit):
         self.log_dict({"val_loss": (self(batch[0]) - batch[1]).square().mean(), "val_acc": 0.25})
 
 
-def test_a_larger_measure_is_not_a_loss():
-    start = LightningTask(LogsAccuracy(), Data(), better="larger").start(0)
+class ReturnsLoss(LogsAccuracy):
+    def validation_step(self, batch, batch_idx):
+        super().validation_step(batch, batch_idx)
+        return (self(batch[0]) - batch[1]).square().mean()
+
+
+@pytest.mark.parametrize("module", [LogsAccuracy, ReturnsLoss])
+def test_a_larger_measure_is_not_a_loss(module):
+    start = LightningTask(module(), Data(), better="larger").start(0)
     assert start.validate(start.model, "choose") == 0.25
     start = LightningTask(LogsAccuracy(), Data()).start(0)
     assert start.validate(start.model, "choose") != 0.25
@@ -355,6 +362,13 @@ def test_a_fresh_model_of_a_trainer_has_its_dtype_its_frozen_parameters_and_its_
     changed = fresh_model(given)
     assert isinstance(changed.model.transformer.ln_f, nn.RMSNorm)
     assert changed.note.startswith("Each seed copies the model")
+
+
+def test_a_larger_loss_of_a_trainer_is_not_better(tmp_path):
+    with pytest.raises(UsageError, match="of the measure of Trainer of GPT2LMHeadModel, smaller is better: leave"):
+        as_task(trainer(tmp_path), "larger")
+    with pytest.raises(UsageError, match="returns a Trainer, whose loss is compared"):
+        as_task(lambda seed: trainer(tmp_path), "larger").start(0)
 
 
 def test_a_trainer_that_accumulates_gradients_is_noted(tmp_path):

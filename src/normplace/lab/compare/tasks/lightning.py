@@ -35,7 +35,8 @@ class LightningTask(Task):
 
     ``validation_step`` on ``val_dataloader`` chooses the learning rate, ``test_step`` on ``test_dataloader`` is
     reported. Without a test step, both halves of the validation data are used. The measure is what the step returns or,
-    if it returns nothing, the value it logs: a loss if smaller is better, else the other value. Learning rate
+    if it returns nothing, the value it logs: a loss if smaller is better, else the other value. If larger is better, a
+    loss that the step logs and returns is not the measure. Learning rate
     schedulers of the module are replaced by the schedule of the comparison. The module itself does not change.
 
     If ``training_step`` calls a submodule, such as ``self.net(x)``, instead of ``self(x)``, edits apply to that one.
@@ -298,16 +299,19 @@ def _captured_logs(host: Any) -> Iterator[dict[str, Any]]:
 
 
 def _measure(result: Any, logged: Mapping[str, Any], step: str, name: str, better: Better) -> float:
-    """The value that a step returned or, if it returned nothing, logged; a loss only if smaller is better.
+    """The value that a step returned or, if it returned nothing, logged; a logged loss only if smaller is better.
 
     Raises:
         UsageError: If there is none, or it is not clear which.
     """
     if isinstance(result, Mapping):
         logged, result = result, None
-    if result is not None:
-        return _number(result)
     losses = [key for key in METRICS if key in logged]
+    if result is not None:
+        value = _number(result)
+        # Many steps return the loss that they log, of which larger is not better.
+        if better == "smaller" or all(_number(logged[key]) != value for key in losses):
+            return value
     others = [key for key in logged if key not in METRICS]
     keys = losses[:1] or others if better == "smaller" else others
     if len(keys) > 1:
