@@ -69,6 +69,8 @@ def test_mix_starts_with_post_for_a_quarter_of_the_layers(depth, posts):
 
 def test_presets_have_the_options_of_their_papers():
     assert Placement.named("mix", fraction=0.5).at(2, 4).stream
+    # 0.29 * 100 is 28.999999999999996
+    assert sum(spec.stream for spec in Placement.named("mix", fraction=0.29).specs(100)) == 29
     assert Placement.named("layerscale", init=0.1).at(1, 1).branch_scale == LearnedScale(per_channel=True, init=0.1)
     with pytest.raises(UsageError, match="did you mean 'fraction'"):
         Placement.named("mix", fractoin=0.5)

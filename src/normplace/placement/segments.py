@@ -39,7 +39,8 @@ def by_layer(specs: Sequence[BlockSpec]) -> Segments:
 
 def last_layer(end: float | First, depth: int) -> int:
     """The last layer of a segment in a network of ``depth`` layers."""
-    return end.layers if isinstance(end, First) else math.floor(end * depth)
+    # The float product may be just below a whole number: 0.29 * 100 is.
+    return end.layers if isinstance(end, First) else math.floor(end * depth + 1e-9)
 
 
 def check_ends(segments: Segments) -> None:

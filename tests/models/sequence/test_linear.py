@@ -36,6 +36,16 @@ def test_chunks_equal_a_loop(length, chunk, before):
     torch.testing.assert_close(decayed_sums(q, k, v, None, state if before else None, chunk), undecayed)
 
 
+def test_small_decays_after_many_large_ones_keep_their_digits():
+    q, k, v = (numbers(1, 1, 400, 3, seed=n) for n in range(3))
+    log_decay = torch.full((1, 1, 400), -0.003, dtype=torch.float64)
+    log_decay[..., :200] = -500
+    wanted, state = decayed_sums(q, k, v, log_decay, chunk=1)
+    out, last = decayed_sums(q.float(), k.float(), v.float(), log_decay.float(), chunk=1)
+    torch.testing.assert_close(out.double(), wanted, rtol=0, atol=1e-4)
+    torch.testing.assert_close(last.double(), state, rtol=0, atol=1e-4)
+
+
 def branch(kind, **options):
     torch.manual_seed(0)
     module = kind(8, 2, dtype=torch.float64, **options)

@@ -123,6 +123,18 @@ def test_masked_source_tokens_are_not_read(kind):
         assert not torch.allclose(masked, model(ids, source=SOURCE)[1:])
 
 
+@pytest.mark.parametrize("softcap", [None, 3.0])
+def test_an_empty_source_adds_nothing_and_leaves_the_gradients_finite(softcap):
+    model, ids = both(attention=AttentionConfig(heads=2, softcap=softcap)), tokens()
+    logits = model(ids, source=SOURCE, source_mask=torch.tensor([[True], [False]]).expand(2, 7))
+    logits.sum().backward()
+    assert logits.isfinite().all()
+    assert all(parameter.grad is None or parameter.grad.isfinite().all() for parameter in model.parameters())
+    for layer in model.layers:  # a branch of zeros
+        layer.cross.branch.output.weight.data.zero_()
+    torch.testing.assert_close(model(ids, source=SOURCE)[1], logits[1])
+
+
 def test_the_encoder_reads_both_ways_and_the_decoder_does_not():
     model, ids = both(), tokens()
     changed, other = SOURCE.clone(), ids.clone()

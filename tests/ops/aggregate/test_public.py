@@ -104,6 +104,26 @@ def test_rows_that_underflow_are_recomputed(kind, exponent, monkeypatch):
     assert all(0 < rows < 13 for rows in again)
 
 
+def test_a_message_without_weight_does_not_disturb_the_gradients_of_the_others():
+    edge_index = torch.tensor([[0, 1, 2, 3], [0, 0, 0, 0]])
+    wanted = torch.autograd.functional.jacobian(lambda x: (x.softmax(0) * x).sum(), torch.tensor([0.1, 0.5, -0.3]))
+    for far in (-1e6, -1e12, -1e30):
+        for backend in backends("none"):
+            x = torch.tensor([[0.1], [0.5], [-0.3], [far]], requires_grad=True)
+            softmax_aggregate(x, edge_index, backend=backend)[0].backward()
+            assert x.grad is not None
+            torch.testing.assert_close(x.grad[:3, 0], wanted)
+            assert x.grad[3].abs() < 1e-30
+
+
+@pytest.mark.parametrize("temperature", [math.inf, -math.inf])
+def test_the_maximum_of_values_with_a_nan_is_nan(temperature):
+    x, edge_index = torch.tensor([[1.0], [math.nan], [3.0]]), torch.tensor([[0, 1, 2, 0, 2], [0, 0, 0, 1, 1]])
+    for backend in backends("none", temperature):
+        y = softmax_aggregate(x, edge_index, temperature, backend=backend)
+        assert y[0].isnan() and y[1] == (3 if temperature > 0 else 1)
+
+
 def test_equal_messages_keep_their_value_and_share_the_gradient():
     """PyG's power mean returns 2.512 with a gradient of exactly zero here."""
     x = torch.full((3, 1), 3.0, requires_grad=True)

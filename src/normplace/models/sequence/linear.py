@@ -18,6 +18,8 @@ from normplace.models.transformer.init import Projection, WeightInit
 from normplace.residual import Branch
 
 CHUNK = 64
+FEW_CHUNKS = 64
+"""Decays of more chunks are added in float64: in float32 a large sum loses the small decays that follow."""
 
 
 def decayed_sums(
@@ -55,9 +57,10 @@ def decayed_sums(
         added = torch.cat([state[:, :, None].to(added.dtype), added], 2)
         whole = F.pad(whole, (1, 0))
     # S after chunk n is the sum over m <= n of what chunk m added, decayed by the chunks after it.
-    steps = whole.cumsum(-1)
+    precise = whole.shape[-1] > FEW_CHUNKS and q.device.type != "mps"  # which has no float64
+    steps = (whole.double() if precise else whole).cumsum(-1)
     later = torch.ones(steps.shape[-1], steps.shape[-1], dtype=torch.bool, device=q.device).tril()
-    kept = (steps[..., :, None] - steps[..., None, :]).masked_fill(~later, -math.inf).exp()
+    kept = (steps[..., :, None] - steps[..., None, :]).to(whole.dtype).masked_fill(~later, -math.inf).exp()
     states = torch.einsum("bhnm,bhmde->bhnde", kept, added)
     before = states[:, :, :-1] if state is not None else F.pad(states[:, :, :-1], (0, 0, 0, 0, 1, 0))
     across = (q * passed.exp()[..., None]) @ before

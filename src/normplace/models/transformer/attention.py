@@ -212,7 +212,10 @@ class Attention(Branch):
             return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=self.score_scale)
         scores = self.softcap * torch.tanh(self.score_scale / self.softcap * (q @ k.transpose(-1, -2)))
         wide = torch.promote_types(scores.dtype, torch.float32)
-        return (scores + bias).softmax(-1, dtype=wide).to(v.dtype) @ v
+        # A query without any key, as one of an empty source, gets zeros as in the kernel, not nan.
+        alone = bias.isneginf().all(-1, keepdim=True)
+        weights = (scores + bias.masked_fill(alone, 0)).softmax(-1, dtype=wide).masked_fill(alone, 0)
+        return weights.to(v.dtype) @ v
 
     def _bias(self, q: Tensor, k: Tensor, mask: Tensor | None, before: int) -> Tensor:
         """The bias of the scores: minus infinity for masked tokens, plus that of the positions."""

@@ -6,8 +6,8 @@ the message of the largest ``t m`` in each channel::
 
     y = A (z m) / A z        dm = z (Aᵀg' (1 + t (m - b)) - t Aᵀ(g' (y - b))),  g' = g / A z
 
-for any b; the mean of m keeps the difference small. The power mean is one product: ``(A m^p / n)^(1/p)``, and backward
-``m^(p-1) Aᵀ(g y^(1-p) / n)``.
+for any b; the mean of the m that have a weight keeps the difference small. The power mean is one product:
+``(A m^p / n)^(1/p)``, and backward ``m^(p-1) Aᵀ(g y^(1-p) / n)``.
 
 Where every neighbour of a row lies far below c, z underflows. Such rows are detected by their sums and recomputed by
 the reference, in the forward and the backward pass.
@@ -141,6 +141,8 @@ def backward(
         if spec.semi_gradient:
             dm = (matrix @ pulled).mul_(z)
         else:
+            m = _within_reach(m, c, t)
+            b = m.mean(0)
             first, second = (matrix @ torch.cat([pulled, pulled * (y - b)], 1)).split(x.shape[1], 1)
             m -= b
             spread = torch.addcmul(-second, first, m).mul_(z)
@@ -176,6 +178,12 @@ def backward(
 def _steep(value: Tensor, mean: Tensor, exponent: float | Tensor) -> bool:
     spread = torch.maximum(value.amax(0) - mean, mean - value.amin(0))
     return not float((spread * abs(exponent)).max()) < STEEP
+
+
+def _within_reach(value: Tensor, pivot: Tensor, exponent: float | Tensor) -> Tensor:
+    """The values, limited to those with a weight: one far outside would move the mean away from all the others."""
+    size = exponent.abs().clamp(min=1e-30) if isinstance(exponent, Tensor) else max(abs(exponent), 1e-30)
+    return torch.maximum(torch.minimum(value, pivot + REACH / size), pivot - REACH / size)
 
 
 def _lost(inverse: Tensor, count: Tensor) -> Tensor:

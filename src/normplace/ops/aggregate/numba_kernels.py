@@ -174,6 +174,7 @@ def _forward(numbers: _Numbers, lanes: Access, count: int, is_power: bool, edge:
     load, store, fill, prefetch_lanes = lanes.load, lanes.store, lanes.fill, lanes.prefetch
     add_term, ask = _term(edge, load), _term_hint(edge, lanes)
     zero, one, half, infinity, hardest = real(0), real(1), real(0.5), real(np.inf), real(HARDEST)
+    missing = real(np.nan)
     distance = PREFETCH // (2 if edge == "dense" else 1)
     takes_logs = is_power and edge != "none"  # without edge terms they are computed in advance, once for each source
 
@@ -230,9 +231,10 @@ def _forward(numbers: _Numbers, lanes: Access, count: int, is_power: bool, edge:
                         s = s + real(end - begin)
                         for place in range(end - begin):
                             w = w + (load(kept, place, 0) - top)
-                    elif hard:  # a weight is 1 or 0
+                    elif hard:  # a weight is 1 or 0, or nan as its value
                         for place in range(end - begin):
-                            s = s + where(load(kept, place, 0) == top, fill(one), fill(zero))
+                            value = load(kept, place, 0)
+                            s = s + where(value == top, one, where(value < top, fill(zero), fill(missing)))
                     else:
                         for place in range(end - begin):
                             diff = load(kept, place, 0) - top
@@ -256,7 +258,8 @@ def _forward(numbers: _Numbers, lanes: Access, count: int, is_power: bool, edge:
                     store(k, i, column, log_mean)
                     store(y, i, column, exp(log_mean))
                 else:
-                    mean = top if hard else top + lifts / sums
+                    # The largest of values with a nan is nan.
+                    mean = where(sums == sums, top, sums) if hard else top + lifts / sums
                     store(y, i, column, sign * mean)
                     store(k, i, column, log(sums) + steep * (top - mean))
 
