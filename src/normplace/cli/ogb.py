@@ -220,6 +220,7 @@ class _Progress:
 
 def _print_results(results: Sequence[SeedResult], numbers: dict[str, Any], unit: str) -> None:
     from normplace._shared.text_table import text_table
+    from normplace.lab.report.text import count
 
     rows = [
         [
@@ -239,6 +240,6 @@ def _print_results(results: Sequence[SeedResult], numbers: dict[str, Any], unit:
     published = numbers["published"]
     if numbers["test"] is not None:
         print(
-            f"normplace {_score(numbers['test'])} over {len(rows)} seed{'s' * (len(rows) > 1)}; "
+            f"normplace {_score(numbers['test'])} over {count(len(rows), 'seed')}; "
             f"published {_score(published['test'])} ({published['method']}, {published['source']})"
         )
