@@ -281,8 +281,7 @@ def cases() -> dict[str, Case]:
 
 
 def _result(found: Any) -> str:
-    tensors = [found] if isinstance(found, Tensor) else []
-    return "nan" if any(bool(tensor.isnan().any()) for tensor in tensors) else "accepted"
+    return "nan" if isinstance(found, Tensor) and bool(found.isnan().any()) else "accepted"
 
 
 def attempt(name: str, mode: str, variants: list[str], backend: str, report: Any) -> None:
@@ -291,16 +290,16 @@ def attempt(name: str, mode: str, variants: list[str], backend: str, report: Any
     torch.set_num_threads(1)
     case, device = CASES[name], "cuda" if mode.startswith("cuda") else "cpu"
 
-    def call(argument: Any) -> Any:
-        found = case.run(argument, device)
+    def forward(argument: Any) -> Any:
+        return case.run(argument, device)
+
+    if mode.endswith("compiled"):
+        forward = torch.compile(forward, backend=backend)
+
+    def run(argument: Any) -> Any:
+        found = forward(argument)
         return with_backward(found) if isinstance(found, Tensor) else found
 
-    def compiled(argument: Any) -> Any:
-        found = compile_once(argument)
-        return with_backward(found) if isinstance(found, Tensor) else found
-
-    compile_once = torch.compile(lambda argument: case.run(argument, device), backend=backend)
-    run = compiled if mode.endswith("compiled") else call
     try:
         run(case.good(device))
     except Exception as error:

@@ -62,11 +62,11 @@ def _blocks(study: Study) -> dict[str, str]:
 def main() -> None:
     """Write the pages, and the pictures that have changed."""
     for path, text in pages().items():
-        write_atomic(path, text.encode())
+        write_atomic(path, text)
     current = figures()
     for path, figure in current.items():
         if pictures.recorded_digest(path) != pictures.digest(figure):
-            write_atomic(path, pictures.draw(figure).encode())
+            write_atomic(path, pictures.draw(figure))
     for path in set(IMAGES.glob("*.svg")) - set(current):
         path.unlink()
 

@@ -85,7 +85,7 @@ def main() -> None:
     results = audits()
     for theme in THEMES:
         for suffix, columns in COLUMNS.items():
-            write_atomic(IMAGES / f"placements-{theme}{suffix}.svg", draw(results, theme, columns).encode())
+            write_atomic(IMAGES / f"placements-{theme}{suffix}.svg", draw(results, theme, columns))
 
 
 if __name__ == "__main__":

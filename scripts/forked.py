@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import multiprocessing
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -60,22 +61,17 @@ def run_forked(
         Item, result and seconds, in the order of completion; the result is None if the process was killed or died.
     """
     context = multiprocessing.get_context("fork")
-    waiting, exhausted = iter(items), False
+    waiting = iter(items)
     running: dict[Connection, tuple[Any, Any, float]] = {}
-    while running or not exhausted:
-        while len(running) < jobs and not exhausted:
-            try:
-                item = next(waiting)
-            except StopIteration:
-                exhausted = True
-                break
+    while True:
+        for item in itertools.islice(waiting, jobs - len(running)):
             reader, writer = context.Pipe(duplex=False)
             process = context.Process(target=_child, args=(run, item, writer), daemon=True)
             process.start()
             writer.close()
             running[reader] = (item, process, time.monotonic())
         if not running:
-            break
+            return
         oldest = min(started for _, _, started in running.values())
         ready = wait(running, timeout=max(oldest + limit - time.monotonic(), 0.01))
         for reader, (item, process, started) in list(running.items()):

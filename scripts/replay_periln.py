@@ -107,7 +107,7 @@ def _entries(
     replay: Replay, records: Sequence[TrialRecord], measurements: Mapping[str, Measurement]
 ) -> list[dict[str, Any]]:
     lines = {name: pick(records, replay.part, **fields) for name, fields in replay.variants.items()}
-    everything = [line for name, own in lines.items() for line in map(lambda one, name=name: _final(name, one), own)]
+    everything = [_final(name, record) for name, own in lines.items() for record in own]
     full = Comparison.from_records(everything, baseline=replay.baseline)
     quarter_lines, cost = _quarter(lines)
     quarter = Comparison.from_records(quarter_lines, baseline=replay.baseline)

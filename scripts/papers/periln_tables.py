@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
 from normplace._shared.text_table import markdown_table
+from normplace.lab.report.text import count
 from normplace.lab.studies.estimates import estimate_text
 from normplace.lab.studies.periln import initialization
 from normplace.lab.studies.periln.claims.initialization import loss_gap
@@ -111,7 +112,7 @@ def _peaks(lines: list[TrialRecord], tokens: int, rate: float | None = None) -> 
 def _missing(lines: list[TrialRecord]) -> str:
     """How many runs there are, and which ones behind empty cells are still to come."""
     seeds = len({record.seed for record in lines})
-    done = f"So far there are {len(lines)} runs with {seeds} seed{'s' if seeds > 1 else ''}."
+    done = f"So far there are {len(lines)} runs with {count(seeds, 'seed')}."
     long = [name for name in LONG_PLACEMENTS if not pick(lines, PART.name, placement=name, tokens=FULL.long)]
     if not long:
         return done

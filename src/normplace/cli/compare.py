@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from normplace.cli.options import CORES, Assignments, Folder, Words
+from normplace.cli.options import CORES, Assignments, File, Folder, Words
 from normplace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def compare(
     *words: EditWord,
     text: Words = (),
     graph: Annotated[str | None, Parameter(metavar="NAME")] = None,
-    hf: Annotated[Path | None, Parameter(metavar="FILE")] = None,
+    hf: File | None = None,
     edits: Words = (),
     budget: str | None = None,
     seeds: int = 5,
@@ -90,7 +90,11 @@ def compare(
     """
     began = monotonic()
     if len(words) == 1 and Path(words[0]).is_dir() and not text and graph is None:
-        return show_again(Path(words[0]), baseline, json)
+        from normplace.lab.compare.run import load_comparison
+
+        folder = Path(words[0])
+        show(load_comparison(folder, baseline), folder, json)
+        return 0
     source = find_source(words, text, graph, hf)
     options = {"device": device, "precision": precision, "compile": compile or None}
     settings = (*settings, *(f"{name}={value}" for name, value in options.items() if value is not None))
@@ -145,18 +149,6 @@ def show(result: Comparison, folder: Path, json: bool) -> None:
     else:
         print(result)
         print(f"The page is at {page.resolve()}")
-
-
-def show_again(folder: Path, baseline: str | None, json: bool) -> int:
-    """Show the result of an earlier comparison.
-
-    Raises:
-        UsageError: If the folder has none.
-    """
-    from normplace.lab.compare.run import load_comparison
-
-    show(load_comparison(folder, baseline), folder, json)
-    return 0
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from json import dumps
 from typing import TYPE_CHECKING, Any, Literal
 
-from normplace.cli.options import Folder, HuggingFace, Target, find_model, load_model
+from normplace.cli.options import Folder, HuggingFace, Target, find_model, load_model, print_saved
 from normplace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -103,8 +103,7 @@ def fuse(
         f"{gain_ms:.3g} ms at {bandwidth:,.0f} GB/s"
     )
     if folder is not None:
-        print(f"The weights and placement.json are in {folder}")
-        print("To load them in Python: npl.edit.load(folder, model, *inputs), with the model before the edit.")
+        print_saved(folder)
     return 0
 
 

@@ -220,6 +220,7 @@ class _Progress:
 
 def _print_results(results: Sequence[SeedResult], numbers: dict[str, Any], unit: str) -> None:
     from normplace._shared.text_table import text_table
+    from normplace.lab.report.text import count
 
     rows = [
         [
@@ -241,6 +242,6 @@ def _print_results(results: Sequence[SeedResult], numbers: dict[str, Any], unit:
         scored = sum(result.test is not None for result in results)
         of_all = f"{scored} of " if scored < len(rows) else ""  # others diverged before the first evaluation
         print(
-            f"normplace {_score(numbers['test'])} over {of_all}{len(rows)} seed{'s' * (len(rows) > 1)}; "
+            f"normplace {_score(numbers['test'])} over {of_all}{count(len(rows), 'seed')}; "
             f"published {_score(published['test'])} ({published['method']}, {published['source']})"
         )

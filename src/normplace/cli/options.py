@@ -130,9 +130,15 @@ def write_edited(model: Model, out: Path, json: bool, settings: Mapping[str, Any
     if not json:
         print(changes(model))
     save(model, out, settings)
+    folder = str(out.resolve())
     if json:
-        print(dumps({**changes(model).to_dict(), "folder": str(out.resolve())}, indent=1))
+        print(dumps({**changes(model).to_dict(), "folder": folder}, indent=1))
     else:
-        print(f"The weights and placement.json are in {out.resolve()}")
-        print("To load them in Python: npl.edit.load(folder, model, *inputs), with the model before the edit.")
+        print_saved(folder)
     return 0
+
+
+def print_saved(folder: str) -> None:
+    """Print where an edited model is, and how to load it."""
+    print(f"The weights and placement.json are in {folder}")
+    print("To load them in Python: npl.edit.load(folder, model, *inputs), with the model before the edit.")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from normplace.cli.options import Words, require
+from normplace.cli.options import File, Words, require
 from normplace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from normplace.lab.tasks.selection.select import SelectionResult
 
 GraphFile = Annotated[Path, Parameter(name="GRAPH")]
-OutFile = Annotated[Path | None, Parameter(metavar="FILE")]
 Task = Literal["dismantling", "influence", "independent-set"]
 AXES = {
     "dismantling": ("removed", "largest component"),
@@ -41,9 +40,9 @@ def select(
     rounds: int | None = None,
     seed: int = 0,
     simulations: int | None = None,
-    policy: OutFile = None,
-    out: OutFile = None,
-    picture: OutFile = None,
+    policy: File | None = None,
+    out: File | None = None,
+    picture: File | None = None,
     json: bool = False,
 ) -> int:
     """Order the nodes of a graph for dismantling, influence or an independent set.
@@ -141,7 +140,7 @@ def _write_order(out: Path, named: NamedGraph, order: Any, result: SelectionResu
     names = named.names[order].tolist()
     if out.suffix == ".json":
         selected = named.names[result.selected].tolist()
-        write_atomic(out, (dumps({**report, "selected": selected, "order": names}) + "\n").encode())
+        write_atomic(out, dumps({**report, "selected": selected, "order": names}) + "\n")
         return
     import csv
     import io
@@ -154,7 +153,7 @@ def _write_order(out: Path, named: NamedGraph, order: Any, result: SelectionResu
         (rank, name, int(node in chosen))
         for rank, (node, name) in enumerate(zip(order.tolist(), names, strict=True), start=1)
     )
-    write_atomic(out, text.getvalue().encode())
+    write_atomic(out, text.getvalue())
 
 
 def _draw(picture: Path, task: str, results: dict[str, SelectionResult]) -> Path:
@@ -183,7 +182,7 @@ def _draw(picture: Path, task: str, results: dict[str, SelectionResult]) -> Path
         picture = picture.with_suffix(".csv")
         print(f"{error} Until then, the numbers of the picture are in {picture}.", file=sys.stderr)
         content = "\n".join([f"method,{x},{y}", *(f"{row['method']},{row[x]:g},{row[y]:g}" for row in rows)]) + "\n"
-    write_atomic(picture, content.encode())
+    write_atomic(picture, content)
     return picture
 
 
@@ -201,5 +200,5 @@ def _print(task: str, named: NamedGraph, results: dict[str, SelectionResult], re
     print(text_table(headings, rows, right_from=1))
     first, result = next(iter(results.items()))
     nodes = named.names[result.selected[:SHOWN]].tolist()
-    print(f"{first} selects {len(result.selected):,} nodes: {', '.join(map(str, nodes))}"
-          + (", …" if len(result.selected) > SHOWN else ""))  # fmt: skip
+    shown = ", ".join([*map(str, nodes), *(["…"] if len(result.selected) > SHOWN else [])])
+    print(f"{first} selects {len(result.selected):,} nodes: {shown}")

@@ -32,11 +32,6 @@ class GraphTraining:
         self.graphs = graphs.to(device) if fits(graphs.num_bytes, device) else graphs
         self.labels = graphs.y.to(device)
 
-    @property
-    def steps(self) -> int:
-        """Steps of an epoch."""
-        return -(-len(self.graphs.train) // self.recipe.batch_size)
-
     def epoch(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> float:
         """Train for one epoch, and return the mean loss of its steps."""
         model.train()

@@ -46,15 +46,6 @@ class NodeTraining:
         if recipe.batches == "neighbours":
             self.sampler = NeighbourSampler(self.graph.edge_index, graph.num_nodes, recipe.fanouts)
 
-    @property
-    def steps(self) -> int:
-        """Steps of an epoch; a cluster without training nodes has none."""
-        if self.recipe.batches == "full":
-            return 1
-        if self.recipe.batches == "clusters":
-            return self.recipe.parts
-        return -(-len(self.graph.train) // self.recipe.batch_size)
-
     def epoch(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> float:
         """Train for one epoch, and return the mean loss of its steps."""
         model.train()

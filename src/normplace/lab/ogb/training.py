@@ -21,11 +21,6 @@ IGNORED = -100
 class Training(Protocol):
     """The epochs and evaluations of one seed."""
 
-    @property
-    def steps(self) -> int:
-        """Steps of an epoch."""
-        ...
-
     def epoch(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> float:
         """Train for one epoch, and return the mean loss of its steps."""
         ...

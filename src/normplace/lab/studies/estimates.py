@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from normplace.lab.report.text import count
 from normplace.lab.trials.intervals import STUDENT, Interval
 from normplace.lab.trials.per_seed import PerSeed
 
@@ -27,4 +28,4 @@ def estimate_text(values: PerSeed, number: str = ".2f", unit: str = "", interval
 
 def seeds_text(values: PerSeed) -> str:
     """Number of seeds."""
-    return f"{len(values)} seed{'s' if len(values) > 1 else ''}"
+    return count(len(values), "seed")

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice
 from normplace.lab.tasks.selection.checks import check_count, check_nodes, check_probability, check_scores, takes_graph
 from normplace.lab.tasks.selection.compiled import compiled
 from normplace.lab.tasks.selection.graph import Graph
@@ -153,8 +153,7 @@ def reinsert(graph: Graph, order: ArrayLike, share: float, of: Reference = "comp
 
 def _limit(component: int, num_nodes: int, share: float, of: str) -> int:
     check_probability("share", share)
-    if of not in ("component", "nodes"):
-        raise unknown("reference", of, ["component", "nodes"])
+    expect_choice("reference", of, ("component", "nodes"))
     # 0.1 * 30 is below 3 by rounding, which must not cost a removal.
     return int(np.floor(share * (component if of == "component" else num_nodes) + 1e-9))
 
