@@ -8,6 +8,7 @@ from statistics import fmean, stdev
 
 from normplace._shared.text_table import markdown_table
 from normplace.lab.studies.causalrn.figures.published_copying import NETWORKS as COPIERS
+from normplace.lab.studies.causalrn.networks import PAIR_NORMS
 from normplace.lab.studies.causalrn.networks import TITLES as NETWORKS
 from normplace.lab.studies.causalrn.opponents import LENGTH, OPPONENTS, SHORT_LENGTH
 from normplace.lab.studies.causalrn.published_measures import chosen_rate
@@ -52,6 +53,21 @@ def lengths() -> str:
     networks = {NETWORKS[network]: {"network": network, "size": "equal"} for network in NETWORKS}
     networks["Transformer, published size"] = {"network": "transformer", "size": "published"}
     return _copying("copying-fixed", networks, "string", "character")
+
+
+def ablation() -> str:
+    """Accuracy of copying by pair norm and activation, with the norm after the sum."""
+    records = committed.records("causalrn", "full")
+    rows = [
+        [name]
+        + [
+            f"{_mean(cell, 'string')} ({_mean(cell, 'character')})"
+            for activation in ("exp", "relu", "gelu", "elu")
+            for cell in [pick(records, "ablation", pair_norm=pair_norm, activation=activation, post_norm=True)]
+        ]
+        for pair_norm, name in PAIR_NORMS.items()
+    ]
+    return markdown_table(("pair norm", "exp", "ReLU", "GELU", "ELU"), rows)
 
 
 def published_lengths() -> str:
@@ -157,13 +173,14 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "postdeg": {
         "methods": selection_tables.methods,
         "known-degree": selection_tables.known_degree,
+        "degree-input": postdeg_tables.degree_input,
         "constant": selection_tables.constant,
         "sets": postdeg_tables.sets,
         "plateaus": postdeg_tables.plateaus,
         "twitch": postdeg_tables.twitch,
     },
     "extrapolation": {"scores": scores},
-    "causalrn": {"lengths": lengths, "published": published_lengths, "opponents": opponents},
+    "causalrn": {"lengths": lengths, "ablation": ablation, "published": published_lengths, "opponents": opponents},
     "deepergcn": {
         "depths": depths,
         "recipes": deepergcn_tables.recipe_scores,

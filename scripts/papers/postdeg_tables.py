@@ -1,16 +1,39 @@
-"""Tables of the PostDeg page: independent sets of benchmark graphs, recommenders at their plateau, and Twitch."""
+"""Tables of the PostDeg page: degree as input, independent sets, recommenders at their plateau, and Twitch."""
 
 from __future__ import annotations
 
 from normplace._shared.text_table import markdown_table
 from normplace.lab.studies.estimates import estimate_text
-from normplace.lab.studies.postdeg import mis, plateau, social
+from normplace.lab.studies.postdeg import extended, mis, plateau, social
+from normplace.lab.studies.postdeg.claims.extended import extended_score
 from normplace.lab.studies.postdeg.claims.plateau import SCORES, at_best_rate, best_rate
+from normplace.lab.studies.postdeg.selection import TASKS
 from normplace.lab.trials.per_seed import Measure, metric
 from normplace.models.convolutions import AGGREGATIONS
 from papers import committed
 
 FULL = ("postdeg", "full")
+
+
+def degree_input() -> str:
+    """Improvement of the network with degree as input and no scale over PostDeg with other inputs."""
+    names = {
+        "constant": "constant",
+        "random": "random",
+        "noisy-degree": "noisy degree",
+        "clipped-degree": "clipped degree",
+        "coarse-degree": "quarters of the degree",
+    }
+    reference = extended.baseline({"features": "degree"})
+    rows = []
+    for features, name in names.items():
+        cells = []
+        for task in TASKS:
+            postdeg = extended_score(task, {"features": features})
+            better = -1 if task == "dismantling" else 1
+            cells.append(_cell(100 * better * ((extended_score(task, reference) - postdeg) / postdeg), "+.1f", "%"))
+        rows.append([name, *cells])
+    return markdown_table(("input of PostDeg", *TASKS.values()), rows, right_from=1)
 
 
 def sets() -> str:
@@ -55,7 +78,7 @@ def twitch() -> str:
     return markdown_table(("graph", "input", "aggregation", "no scale", "before LayerNorm", "after LayerNorm"), rows)
 
 
-def _cell(measure: Measure, number: str) -> str:
+def _cell(measure: Measure, number: str, unit: str = "") -> str:
     """The mean over seeds with its interval; empty without records."""
     values = measure(committed.records(*FULL))
-    return estimate_text(values, number) if values else ""
+    return estimate_text(values, number, unit) if values else ""

@@ -22,8 +22,8 @@ def rows(folder: str = "docs/papers") -> str:
 
 
 def check_counts(judgements: list[Judgement]) -> Counter[State]:
-    """Number of checks with each outcome."""
-    return sum((judgement.counts for judgement in judgements), Counter())
+    """Number of checks with each outcome; those of claims that are not tested have none."""
+    return sum((judgement.tested_counts for judgement in judgements), Counter())
 
 
 def _row(study: Study, folder: str) -> list[str]:

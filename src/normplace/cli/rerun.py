@@ -28,10 +28,10 @@ def rerun(
 ) -> int:
     """Run recorded trials again, chosen at random, and compare the numbers.
 
-    On the machine and with the versions of the record the numbers are equal. Elsewhere training amplifies differences
-    of rounding, so that single trials differ; a verdict rests on all seeds. Trials without their data here, and those
-    of a GPU if there is none, are not chosen. Result files are not changed. The exit code is 1 if trials failed or
-    result lines are damaged.
+    On the machine and with the versions and the code of the record the numbers are equal. Elsewhere training amplifies
+    differences of rounding, so that single trials differ; a verdict rests on all seeds. Trials without their data here,
+    and those of a GPU if there is none, are not chosen. Result files are not changed. The exit code is 1 if trials
+    failed or result lines are damaged.
 
     Args:
         results: Result files, or folders of them; the package's own by default.

@@ -57,5 +57,5 @@ HEADLINE = Headline(
     conditions="The same three tasks in the same order. Only the paper's abstract was available, so graphs, backbone, "
     "training and the exact scale are our choices. The gain depends on the input: with degree as an input feature "
     "PostDeg lowers all three scores; with a constant input the LayerNorm backbone orders nodes at random, so that "
-    "comparison is void; gains of the published size appear where the network sees a part of the degree.",
+    "comparison is void; gains of the published size appear for some inputs that hold a part of the degree, not all.",
 )

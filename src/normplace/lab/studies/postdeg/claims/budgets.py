@@ -61,7 +61,8 @@ CLAIMS = (
             for share in SHARES
         ),
         seeds=5,
-        note=f"{_TEST} The margin is our choice. With budgets that do not match, policies reached 0.34 to 0.55.",
+        note=f"{_TEST} The margin is our choice. On real graphs, where budgets did not match, policies reached 0.35 to "
+        "0.55.",
     ),
     Claim(
         id="budgets-postdeg-gains",

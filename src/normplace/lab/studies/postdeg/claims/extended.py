@@ -29,6 +29,11 @@ def _metric(task: str, name: str, cell: dict[str, Any]) -> Measure:
     return metric(PART.name, name, task=task, **{**_DEFAULTS, **cell})
 
 
+def extended_score(task: str, cell: dict[str, Any]) -> Measure:
+    """The task's score of a cell on unseen graphs."""
+    return _metric(task, "value", cell)
+
+
 def extended_gain(task: str, cell: dict[str, Any]) -> Measure:
     """Relative improvement of a cell over the same network without a scale."""
     reference = _metric(task, "value", baseline(cell))
