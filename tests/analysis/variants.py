@@ -497,3 +497,27 @@ class LongSkip(nn.Module):
         for stage in self.stages:
             x = stage(x)
         return skip + self.out(self.end(x))
+
+
+class ValueResidual(nn.Module):
+    """Attention whose values are mixed with those of the first layer (Zhou et al. 2024, arXiv 2410.17897)."""
+
+    def __init__(self, layers: int = 3) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.ModuleDict({name: nn.Linear(DIM, DIM, bias=False) for name in "qkvo"}) for _ in range(layers)
+        )
+        self.norms = nn.ModuleList(nn.LayerNorm(DIM) for _ in range(2 * layers + 1))
+        self.mlps, self.share = nn.ModuleList(mlp() for _ in range(layers)), nn.Parameter(torch.tensor(0.5))
+        self.stem = nn.Linear(5, DIM)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, first = self.stem(x), None
+        for number, layer in enumerate(self.layers):
+            y = self.norms[2 * number](x)
+            value = layer["v"](y)
+            first = value if first is None else first
+            value = self.share * value + (1 - self.share) * first
+            x = x + layer["o"](F.scaled_dot_product_attention(layer["q"](y), layer["k"](y), value))
+            x = x + self.mlps[number](self.norms[2 * number + 1](x))
+        return self.norms[-1](x)

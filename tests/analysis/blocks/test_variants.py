@@ -246,3 +246,10 @@ def test_stages_within_a_skip_over_the_whole_network(stages):
     found = audited(variants.LongSkip(stages))
     assert [site.slot for site in found.sites] == [*BLOCK * 2 * stages, "final"]
     assert len(found.blocks) == 5 * stages + 1
+
+
+def test_values_of_the_first_layer_are_not_a_stream():
+    found = audited(variants.ValueResidual())
+    assert found.placement == "pre"
+    assert [block.kind for block in found.blocks] == ["attention", "mlp"] * 3
+    assert [site.slot for site in found.sites] == ["input"] * 6 + ["final"]

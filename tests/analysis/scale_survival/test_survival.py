@@ -400,3 +400,29 @@ def test_a_norm_that_cannot_be_reached_is_listed():
     assert [site.name for site in found.sites] == ["norm"]
     assert found.unmeasured != ()
     assert "not measured: " in str(found)
+
+
+class PixelNorm(nn.Module):
+    """Over the channels of a feature map (Karras et al. 2018, arXiv 1710.10196)."""
+
+    def forward(self, x):
+        return x * torch.rsqrt(x.square().mean(1, keepdim=True) + 1e-8)
+
+
+class PermutedNorm(nn.LayerNorm):
+    def forward(self, x):
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+@pytest.mark.parametrize("norm", [PixelNorm(), PermutedNorm(4)])
+@pytest.mark.parametrize("chosen", [None, ["1"]])
+def test_norms_over_the_channels_of_feature_maps(norm, chosen):
+    model = nn.Sequential(nn.Conv2d(2, 4, 1), norm, nn.Conv2d(4, 2, 1))
+    (site,) = npl.survival(model, torch.randn(2, 2, 3, 4), norms=chosen).sites
+    assert site.kept < 1e-3 < site.after
+    assert site.predicted == pytest.approx(site.kept, rel=0.2) or site.predicted is None
+
+
+def test_the_default_eps_of_rms_norm_in_half_precision():
+    model, x = nn.Sequential(nn.RMSNorm(8), nn.Linear(8, 2)).bfloat16(), torch.randn(6, 8, dtype=torch.bfloat16)
+    assert npl.survival(model, x).sites[0].eps == torch.finfo(torch.float32).eps

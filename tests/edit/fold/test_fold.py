@@ -369,3 +369,8 @@ class Batch:
 class Pair(NamedTuple):
     x: torch.Tensor
     y: torch.Tensor | None
+
+
+def test_the_default_eps_of_rms_norm_in_float64():
+    model = nn.Sequential(nn.RMSNorm(WIDTH), nn.Linear(WIDTH, 3)).double()
+    assert_folded(randomize(model), features(2, 3).double(), folded=1)

@@ -149,3 +149,12 @@ def test_the_meta_device_is_enough():
 )
 def test_other_norms_are_refused_with_a_reason(norm, kind, eps, words):
     assert words in str(identify(norm, kind, eps, WIDTH, torch.float32))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, HALF])
+def test_an_eps_that_depends_on_the_dtype(dtype):
+    eps = torch.finfo(torch.promote_types(dtype, torch.float32)).eps
+    form = identify(nn.RMSNorm(WIDTH, dtype=dtype), "rms", eps, WIDTH, dtype)
+    assert isinstance(form, NormForm)
+    known = {dtypes.x for dtypes, _ in form.casts if dtypes.autocast is None}
+    assert (torch.float64 in known, torch.float32 in known) == (dtype == torch.float64, dtype != torch.float64)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from tests.edit.fuse.fuse_models import build, peri, rows
-from torch import Tensor
+from torch import Tensor, nn
 
 import normplace as npl
 from normplace.edit.fuse import numbers as fuse_numbers
@@ -142,3 +142,12 @@ def test_the_reference_is_float64_throughout(name):
         double = model.double().eval()
         again = double(**inputs)[0]
     assert (again - reference.outputs[0]).norm() <= 1e-13 * again.norm()
+
+
+def test_a_model_in_float64_is_its_own_reference():
+    model = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True, dtype=torch.float64)
+    model.norm2 = nn.RMSNorm(16, dtype=torch.float64)
+    x = torch.randn(2, 5, 16, dtype=torch.float64)
+    fused = npl.fuse(model, x, only_if_faster=False)
+    assert [part.fused for part in npl.changes(fused).fusions] == [True, True]
+    torch.testing.assert_close(fused(x), model(x))

@@ -140,3 +140,11 @@ def test_the_weights_of_another_model_are_not_overwritten(capsys, tmp_path):
     moved.save_pretrained(tmp_path / "moved")  # the same kind of files are replaced
     with pytest.raises(npl.UsageError, match=r"holds another model \(normplace.safetensors\)"):
         npl.edit.save(moved, tmp_path / "moved")
+
+
+@torch.no_grad()
+def test_a_compiled_model(tmp_path):
+    model, x = torch.compile(nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 2)), backend="eager"), torch.randn(3, 8)
+    folded = npl.fold(model, x)
+    npl.edit.save(folded, tmp_path / "folded")
+    assert torch.equal(npl.edit.load(tmp_path / "folded", model, x)(x), folded(x))

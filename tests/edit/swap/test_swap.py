@@ -264,3 +264,13 @@ def test_a_shared_norm_is_swapped_once():
 
     swapped = npl.swap(Shared(), features(4), norm="rms")
     assert swapped.norm is swapped.alias and isinstance(swapped.norm, npl.RMSNorm)
+
+
+def test_norms_over_the_channels_of_feature_maps_are_left_alone():
+    class PixelNorm(nn.Module):
+        def forward(self, x):
+            return x * torch.rsqrt(x.square().mean(1, keepdim=True) + 1e-8)
+
+    model = nn.Sequential(nn.Conv2d(2, 4, 1), PixelNorm(), nn.Conv2d(4, 2, 1))
+    with pytest.raises(npl.UsageError, match="its features are not in the last dimension of its input"):
+        npl.swap(model, torch.randn(2, 2, 4, 4), norm="layer")

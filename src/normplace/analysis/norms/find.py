@@ -35,6 +35,7 @@ class Norm:
         precision: The dtype of its statistics.
         variance: The smallest and largest squared statistic in the pass, without eps.
         affine: Whether it has a gain.
+        axis: The axis of its input that holds the features: -1, or 1 if it is written out for feature maps.
     """
 
     kind: str
@@ -48,6 +49,7 @@ class Norm:
     precision: torch.dtype = torch.float32
     variance: tuple[float, float] | None = None
     affine: bool = False
+    axis: int = -1
 
     @property
     def erases_scale(self) -> bool:
@@ -81,8 +83,9 @@ def _operator(graph: Graph, node_id: NodeId, node: Node) -> Norm | None:
         return None
     eps = node_argument(node, eps_index, key="eps")
     eps = float(eps) if isinstance(eps, int | float) and not isinstance(eps, bool) else None
+    precision = torch.promote_types(value.dtype, torch.float32)  # fused kernels keep statistics in float32 at least
     if kind == "rms" and eps is None:
-        eps = torch.finfo(value.dtype).eps
+        eps = torch.finfo(precision).eps
     # instance_norm is batch_norm of an input reshaped to a batch of one, or group_norm with a group per channel.
     if kind == "batch" and len(value.shape) > 2 and value.shape[0] == 1 and len(node.inputs) == 1:
         kind = "instance"
@@ -93,7 +96,6 @@ def _operator(graph: Graph, node_id: NodeId, node: Node) -> Norm | None:
         extent = graph.values[node.outputs[-1]].extent  # of the reciprocal root
         if extent is not None and extent[0] > 0:
             variance = (_without(eps, extent[1] ** -2), _without(eps, extent[0] ** -2))
-    precision = torch.promote_types(value.dtype, torch.float32)  # fused kernels keep statistics in float32 at least
     affine = len(node.inputs) > 1
     return Norm(
         kind, first, result, frozenset({node_id}), node_id, node.call, eps, precision, precision, variance, affine
@@ -114,7 +116,7 @@ def _written_out(graph: Graph, division: Division) -> Norm:
         variance = (_without(division.eps_inside, low), _without(division.eps_inside, high))
     return Norm(
         division.kind, division.value, node.outputs[0], nodes, division.node, node.call, division.eps,
-        division.eps_dtype, division.precision, variance,
+        division.eps_dtype, division.precision, variance, axis=division.axis,
     )  # fmt: skip
 
 

@@ -50,6 +50,7 @@ class Division:
         eps_dtype: The dtype in which it is added.
         precision: The dtype of the summed squares.
         extent: The smallest and largest number under the root, if measured.
+        axis: The axis of the features: -1, or 1 for feature maps.
     """
 
     value: ValueId
@@ -61,6 +62,7 @@ class Division:
     eps_dtype: torch.dtype | None
     precision: torch.dtype
     extent: tuple[float, float] | None
+    axis: int = -1
 
 
 @dataclass
@@ -269,6 +271,7 @@ def _division(
         eps_dtype=eps[1],
         precision=statistic.precision,
         extent=None if root.name in REDUCTIONS else graph.values[root.inputs[0]].extent,
+        axis=1 if _reduced_axes(graph, statistic.reduction) == {1} else -1,
     )
 
 
@@ -280,13 +283,20 @@ def _is_shared_by_rows(graph: Graph, statistic: _Statistic, numerator: _Numerato
 
 def _runs_over_features(graph: Graph, reduction: Node | None) -> bool:
     """Whether a reduction includes the last dimension, or all, rather than rows alone."""
-    if reduction is None:
+    reduced = _reduced_axes(graph, reduction)
+    if reduction is None or reduced is None:
         return True
+    # Images have their features in dimension 1.
+    return len(graph.values[reduction.inputs[0]].shape) - 1 in reduced or reduced == {1}
+
+
+def _reduced_axes(graph: Graph, reduction: Node | None) -> set[int] | None:
+    """The axes that a reduction sums over; None if it sums over all."""
+    if reduction is None:
+        return None
     rank = len(graph.values[reduction.inputs[0]].shape)
     dims = node_argument(reduction, 2 if reduction.name in LENGTHS else 1, key="dim")
     dims = (dims,) if isinstance(dims, int) and not isinstance(dims, bool) else dims
     if not isinstance(dims, tuple) or not dims or not all(isinstance(dim, int) for dim in dims):
-        return True
-    reduced = {dim % rank for dim in dims}
-    # Images have their features in dimension 1.
-    return rank - 1 in reduced or reduced == {1}
+        return None
+    return {dim % rank for dim in dims}

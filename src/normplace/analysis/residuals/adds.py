@@ -239,3 +239,24 @@ def nested(adds: Sequence[ResidualAdd], reachability: Reachability) -> Iterator[
     for add in adds:
         if reachability.mixed.get(add.skip, 0) & forks.get(add.output, 0):
             yield add, add.output in continued or reachability.spans(stacks, add)
+
+
+def between_branches(adds: Sequence[ResidualAdd], reachability: Reachability) -> Iterator[ResidualAdd]:
+    """Adds inside a branch of features from an earlier branch of its stream, such as the first layer's values.
+
+    Their skip is no stream, and nothing continues them.
+    """
+    streams = [reachability.stream.get(add.skip, 0) for add in adds]
+    for add, stream in zip(adds, streams, strict=True):
+        fork, output = reachability.bit[add.fork], reachability.bit[add.output]
+        if stream & reachability.sums or any(other & output for other in streams):
+            continue
+        outer = [index for index, other in enumerate(adds) if reachability.inside_branch(other) & output]
+        if any(
+            streams[index] & reachability.bit[earlier.output]
+            and reachability.inside_branch(earlier) & fork
+            and reachability.mixed.get(add.fork, 0) & reachability.bit[earlier.fork]
+            for index in outer
+            for earlier in adds
+        ):
+            yield add

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from normplace.analysis.analysis import Analysis
+from normplace.analysis.norms.axes import normalized_axis
 from normplace.analysis.norms.classes import known_norm_modules, module_names, subtracts_mean
 from normplace.analysis.recording.functions import FunctionCall, FunctionRecorder
 from normplace.analysis.recording.passes import (
     ForwardError,
-    evaluating,
     record_pass,
     uncompiled,
     unfused_encoder_layers,
@@ -157,7 +157,7 @@ def survival(
     def measure() -> tuple[_Measurement, bool]:
         taps = Taps(copied, chosen.modules, chosen.code, chosen.functions)
         kinds = {name: kind for name, (kind, _) in chosen.audited.items()}
-        passes = Sensitivity(copied, inputs, kwargs, taps, kinds, direction, generator, training)
+        passes = Sensitivity(copied, inputs, kwargs, taps, kinds, chosen.axes, direction, generator, training)
         with unfused_encoder_layers():
             measurement = _measure(passes, chosen.count <= EXACT_UP_TO if exact is None else exact)
         return measurement, training or taps.same_calls
@@ -171,7 +171,7 @@ def survival(
         measurement, _ = measure()
     if not measurement.inputs:
         raise UsageError("the forward pass used none of the norms: check that they are part of the model.")
-    sites = tuple(_site(copied, name, measurement, chosen.audited.get(name)) for name in measurement.inputs)
+    sites = tuple(_site(copied, name, measurement, chosen) for name in measurement.inputs)
     unused = tuple(name for name in chosen.modules if name not in measurement.inputs)
     return Survival(sites, direction, unused, measurement.probes, tuple(chosen.unmeasured))
 
@@ -188,14 +188,14 @@ def _prepare(
         _to_double(copied)
         wide = map_tensors(lambda x: x.double() if x.is_floating_point() else x, (inputs, kwargs))
         try:
-            return copied, *wide, _choose(copied, wide[0], wide[1], names, try_pass=double is None)
+            return copied, *wide, _choose(copied, wide[0], wide[1], names)
         except (ForwardError, RuntimeError) as error:
             is_runtime_error = isinstance(error.__cause__ if isinstance(error, ForwardError) else error, RuntimeError)
             if double or not is_runtime_error:
                 raise
             # An operator has no kernel for double precision.
     copied = copy_module(model)
-    return copied, inputs, kwargs, _choose(copied, inputs, kwargs, names, try_pass=False)
+    return copied, inputs, kwargs, _choose(copied, inputs, kwargs, names)
 
 
 @dataclass
@@ -207,6 +207,7 @@ class _Chosen:
         code: Norms that are written into code.
         functions: The function calls that ``code`` refers to.
         audited: Kind and eps of each norm that the analysis found.
+        axes: The axis of the features in the input of each norm over features, where it is known.
         unmeasured: Names of norms that cannot be reached.
     """
 
@@ -214,6 +215,7 @@ class _Chosen:
     code: list[CodeSite] = field(default_factory=list)
     functions: list[FunctionCall] = field(default_factory=list)
     audited: dict[str, tuple[str, float | None]] = field(default_factory=dict)
+    axes: dict[str, int] = field(default_factory=dict)
     unmeasured: list[str] = field(default_factory=list)
 
     @property
@@ -222,17 +224,26 @@ class _Chosen:
         return len(self.modules) + len({site.name for site in self.code})
 
 
-def _choose(
-    model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any], names: list[str] | None, try_pass: bool
-) -> _Chosen:
-    """The named norms, or every norm; ``try_pass`` runs the model once also if norms are named."""
+def _choose(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any], names: list[str] | None) -> _Chosen:
+    """The named norms, or every norm."""
     if names is None:
         return _every_norm(model, inputs, kwargs)
-    if try_pass:
-        with evaluating(model), torch.no_grad():
-            fresh_args, fresh_kwargs = fresh_inputs((inputs, kwargs))
-            model(*fresh_args, **fresh_kwargs)
-    return _Chosen(names)
+    chosen = _Chosen(names)
+    chosen.axes = _axes(Analysis(model, record_pass(model, *fresh_inputs((inputs, kwargs)))), names)
+    return chosen
+
+
+def _axes(analysis: Analysis, names: Iterable[str]) -> dict[str, int]:
+    """The axis of the features in the argument of each module that is a norm over features, where that is clear."""
+    axes: dict[str, int] = {}
+    for norm in analysis.norms:
+        for index in analysis.tape.enclosing_calls(norm.call):
+            call = analysis.tape.calls[index]
+            if norm.erases_scale and call.path in names and call.arguments:
+                axis = normalized_axis(analysis.graph, norm, next(iter(call.arguments.values())))
+                if axis is not None:
+                    axes[call.path] = axis
+    return axes
 
 
 def _every_norm(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> _Chosen:
@@ -254,8 +265,10 @@ def _every_norm(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any
         code_site = finder.find(norm, site.name)
         if code_site is not None:
             chosen.code.append(code_site)
+            chosen.axes[site.name] = norm.axis
         elif site.name not in chosen.unmeasured:
             chosen.unmeasured.append(site.name)
+    chosen.axes |= _axes(analysis, chosen.modules)
     if not (chosen.modules or chosen.code):
         raise UsageError("the model has no norm that can be measured: name the modules with norms=[...].")
     return chosen
@@ -281,10 +294,8 @@ def _measure(passes: Sensitivity, exact: bool) -> _Measurement:
     return _Measurement(inputs, *passes.exact(inputs), 0)
 
 
-def _site(
-    model: nn.Module, name: str, measurement: _Measurement, audited: tuple[str, float | None] | None
-) -> SiteSurvival:
-    kind, eps = audited or ("", None)
+def _site(model: nn.Module, name: str, measurement: _Measurement, chosen: _Chosen) -> SiteSurvival:
+    kind, eps = chosen.audited.get(name, ("", None))
     norm = None if ":" in name or "<" in name else model.get_submodule(name)
     eps = getattr(norm, "eps", getattr(getattr(norm, "module", None), "eps", eps))
     centred = None if norm is None else subtracts_mean(norm)
@@ -293,7 +304,8 @@ def _site(
     calls = measurement.inputs[name]
     law = None
     if centred is not None and eps is not None:
-        law = predicted(torch.cat([x.flatten(0, -2) for x in calls]), eps, centred)
+        axis = chosen.axes.get(name, -1)
+        law = predicted(torch.cat([x.movedim(axis, -1).flatten(0, -2) for x in calls]), eps, centred)
     before, after = (measurement.changes.get((name, is_input), 0.0) for is_input in (True, False))
     return SiteSurvival(
         name=name,
@@ -311,7 +323,7 @@ def _site(
 def _to_double(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, nn.RMSNorm) and module.eps is None:
-            # None is the machine epsilon of the input, which the conversion would make smaller.
+            # None is the machine epsilon of float32 for an input in float32 or less, of float64 after the conversion.
             parameter = next(model.parameters(), torch.empty(0))
-            module.eps = torch.finfo(parameter.dtype).eps
+            module.eps = torch.finfo(torch.promote_types(parameter.dtype, torch.float32)).eps
     model.double()

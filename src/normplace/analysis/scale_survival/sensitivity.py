@@ -36,6 +36,7 @@ class Sensitivity:
         kwargs: Keyword arguments.
         taps: The norms.
         kinds: The kinds of the norms that the analysis found.
+        axes: The axis of the features in the input of a norm, where it is known.
         direction: How the scales of rows change; see :func:`normplace.analysis.scale_survival.law.change`.
         generator: Draws the rows whose scale rises.
         training: Whether the pass draws random numbers, which are then the same in every pass.
@@ -48,12 +49,14 @@ class Sensitivity:
         kwargs: Mapping[str, Any],
         taps: Taps,
         kinds: Mapping[str, str],
+        axes: Mapping[str, int],
         direction: str,
         generator: torch.Generator | None,
         training: bool,
     ) -> None:
         self.model, self.inputs, self.kwargs, self.taps = model, inputs, kwargs, taps
-        self.kinds, self.direction, self.generator, self.training = kinds, direction, generator, training
+        self.kinds, self.axes = kinds, axes
+        self.direction, self.generator, self.training = direction, generator, training
         self._changes: dict[tuple[int, ...], Tensor] = {}
 
     def inputs_of_norms(self) -> dict[str, list[Tensor]]:
@@ -151,7 +154,9 @@ class Sensitivity:
             raise UsageError(
                 f"a norm reads a tensor of shape {tuple(x.shape)}, which has no rows: leave it out of norms."
             )
-        axis = 1 if is_channels_first(self.taps.modules.get(name), self.kinds.get(name, ""), x) else -1
+        axis = self.axes.get(name)
+        if axis is None:
+            axis = 1 if is_channels_first(self.taps.modules.get(name), self.kinds.get(name, ""), x) else -1
         shape = list(x.shape)
         shape[axis] = 1
         if tuple(shape) not in self._changes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, TypeVar
 
-import torch
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
@@ -185,8 +184,8 @@ def _target(analysis: Analysis, finder: ReaderFinder, path: str, indices: list[N
     module = analysis.model.get_submodule(path)
     if is_parametrized(module):
         return "its parameters are computed by a parametrization"
-    shape = analysis.graph.values[norm.input].shape
-    form = identify(without_hooks(module), norm.kind, norm.eps, shape[-1], torch.float32, with_casts=False)
+    value = analysis.graph.values[norm.input]
+    form = identify(without_hooks(module), norm.kind, norm.eps, value.shape[-1], value.dtype, with_casts=False)
     if isinstance(form, str):
         return form
     gain, shift = gain_and_shift(module, form)

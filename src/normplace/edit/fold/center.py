@@ -115,8 +115,8 @@ class _Finder:
     def _form(self, path: str, is_own: bool, kind: str, value: ValueId, eps: float | None) -> NormForm | None:
         if kind != "layer" or not is_own or is_outside_tree(path):
             return None
-        module, width = self.analysis.model.get_submodule(path), self.graph.values[value].shape[-1]
-        form = identify(without_hooks(module), kind, eps, width, torch.float32, with_casts=False)
+        module, read = without_hooks(self.analysis.model.get_submodule(path)), self.graph.values[value]
+        form = identify(module, kind, eps, read.shape[-1], read.dtype, with_casts=False)
         return None if isinstance(form, str) else form
 
     def _walk(self, stream: _Stream, value: ValueId) -> None:

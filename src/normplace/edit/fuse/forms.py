@@ -161,14 +161,20 @@ def identify(
 def _identify(
     norm: nn.Module, names: list[str], form: NormForm, device: torch.device, with_casts: bool
 ) -> NormForm | str:
-    single = _Probe(norm, names, form, CallDtypes(SINGLE, SINGLE), device)
-    candidate = next((form for form in _candidates(names, form) if single.error(form) <= MATCH), None)
+    exact = DOUBLE if form.analysed.x == DOUBLE else SINGLE
+    probe = _Probe(norm, names, form, CallDtypes(exact, exact), device)
+    candidate = next((form for form in _candidates(names, form) if probe.error(form) <= MATCH), None)
     if candidate is None:
         return "it computes something else than a gain and a bias on normalized features"
     if not with_casts:
         return candidate
-    needed = {form.analysed, CallDtypes(HALVES[0], HALVES[0])}
-    known = [(dtypes, Casts("result", dtypes.x)) for dtypes in (CallDtypes(DOUBLE, DOUBLE), CallDtypes(SINGLE, SINGLE))]
+    needed = {form.analysed} if exact == DOUBLE else {form.analysed, CallDtypes(HALVES[0], HALVES[0])}
+    # An eps that depends on the dtype, as the default of nn.RMSNorm does, is right in one of the two only.
+    known = [
+        (CallDtypes(dtype, dtype), Casts("result", dtype))
+        for dtype in (DOUBLE, SINGLE)
+        if dtype == exact or _Probe(norm, names, form, CallDtypes(dtype, dtype), device).error(candidate) <= MATCH
+    ]
     for dtypes in dict.fromkeys((form.analysed, *_calls(form, bool(names)))):
         if dtypes in dict(known):
             continue

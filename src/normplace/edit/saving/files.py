@@ -197,6 +197,7 @@ def load_moved(
     Raises:
         UsageError: If the weights belong to another model.
     """
+    model = getattr(model, "_orig_mod", model)  # pyright: ignore[reportAssignmentType]
     if changes(model).moves:
         raise UsageError("the model was moved already: pass it as it was before its first move.")
     moves = record["changes"]["moves"]

@@ -11,7 +11,10 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from normplace.analysis.analysis import Analysis
+from normplace.analysis.norms.axes import normalized_axis
+from normplace.analysis.norms.find import Norm
 from normplace.analysis.recording.ids import NormIndex
+from normplace.analysis.recording.tape import Value
 from normplace.edit.fuse.forms import identify
 from normplace.edit.model.attachments import has_other_hooks, without_hooks
 from normplace.edit.model.model_map import ModelMap, is_outside_tree
@@ -87,6 +90,14 @@ class SourceFinder:
         parent = name.rpartition(".")[0]
         return parent if parent in self._swapped else name
 
+    def _is_channels_first(self, path: str, norm: Norm) -> bool:
+        """Whether the features that a norm is over are not in the last dimension of its module's argument."""
+        tape = self.analysis.tape
+        call = next(tape.calls[call] for call in tape.enclosing_calls(norm.call) if tape.calls[call].path == path)
+        argument = next(iter(call.arguments.values()))
+        axis = normalized_axis(self.analysis.graph, norm, argument) if norm.erases_scale else None
+        return axis is not None and axis != len(self.analysis.graph.values[argument].shape) - 1
+
     def describe(self, path: str, indices: list[NormIndex]) -> NormSource | str:
         """The norm of a module, or the reason why it cannot be swapped."""
         site = self.analysis.sites[indices[0]]
@@ -103,8 +114,10 @@ class SourceFinder:
         if any(len(shape) < 2 for shape in shapes):
             return "its input has no rows"
         norm = self.analysis.norms[indices[0]]
+        if not isinstance(module, ChannelsFirst) and self._is_channels_first(path, norm):
+            return "its features are not in the last dimension of its input"
         inner = cast(nn.Module, module.norm) if isinstance(module, ChannelsFirst) else module
-        contents = _read(without_hooks(inner), norm.kind, norm.eps, shapes[0][-1])
+        contents = _read(without_hooks(inner), norm, self.analysis.graph.values[norm.input])
         if isinstance(contents, str):
             return contents
         axis = 1 if isinstance(module, ChannelsFirst) else contents.axis
@@ -130,18 +143,18 @@ class _Contents(NamedTuple):
     variance: Tensor | None = None
 
 
-def _read(module: nn.Module, kind: str, eps: float | None, width: int) -> _Contents | str:
+def _read(module: nn.Module, norm: Norm, value: Value) -> _Contents | str:
     """What a norm module computes, or the reason why that is not known.
 
     Args:
         module: The module.
-        kind: The kind of norm that the analysis found.
-        eps: The eps that the analysis found.
-        width: The size of the last dimension of its input.
+        norm: The norm that the analysis found.
+        value: Its input.
     """
+    kind, eps, width = norm.kind, norm.eps, value.shape[-1]
     gain, shift = _vector(module, "weight"), _vector(module, "bias")
     if kind in ("layer", "rms"):
-        form = identify(module, kind, eps, width, torch.float32, with_casts=False)
+        form = identify(module, kind, eps, width, value.dtype, with_casts=False)
         if isinstance(form, str):
             return form
         gain, shift = (None if tensor is None else tensor.detach() for tensor in form.parameters(module))
