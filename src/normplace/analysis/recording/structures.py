@@ -33,13 +33,15 @@ def tensors_of(structure: Any, seen: set[int] | None = None) -> Iterator[Tensor]
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], structure: Any) -> Any:
-    """A copy of nested dicts, lists and tuples with each tensor replaced; other objects are kept as they are."""
+    """A copy of nested dicts, lists, tuples and PyG graphs with each tensor replaced; other objects are kept."""
     if isinstance(structure, Tensor):
         return function(structure)
     if isinstance(structure, dict):
         return {key: map_tensors(function, part) for key, part in structure.items()}
     if type(structure) in (tuple, list):
         return type(structure)(map_tensors(function, part) for part in structure)
+    if any(kind.__module__.startswith("torch_geometric.data") for kind in type(structure).__mro__):
+        return copy.copy(structure).apply(function) if hasattr(structure, "apply") else structure
     return structure
 
 
