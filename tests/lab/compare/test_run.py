@@ -10,6 +10,7 @@ import random
 import pytest
 import torch
 from tests.lab.compare.tiny_task import draw, make
+from torch import nn
 
 import normplace as npl
 from normplace.errors import UsageError
@@ -277,7 +278,7 @@ def test_results_of_default_folders_do_not_mix(tmp_path, monkeypatch):
     assert len(list((tmp_path / "runs" / "compare").iterdir())) == 2
 
 
-@pytest.mark.parametrize("value", [3, None])
+@pytest.mark.parametrize("value", [3, None, nn.Linear(2, 2)])
 def test_other_objects_are_not_tasks(value):
     with pytest.raises(UsageError, match=r"a task is a function make\(seed\)"):
         npl.compare(value)
