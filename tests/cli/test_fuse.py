@@ -17,6 +17,9 @@ from torch import nn
 
 def model():
     return nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), torch.zeros(1, 4, 8)
+
+def plain():
+    return nn.Linear(8, 8), torch.zeros(1, 8)
 """
 
 
@@ -30,6 +33,17 @@ def test_the_parts_are_listed(capsys):
     assert main(["fuse", "fused_model:model"]) == 0
     out = capsys.readouterr().out
     assert "[norm1]" in out and "2 of 2 sums and norms of TransformerEncoderLayer" in out
+
+
+def test_a_model_without_norms_and_sums(capsys):
+    assert main(["fuse", "fused_model:plain"]) == 0
+    assert capsys.readouterr().out == "Linear has no residual sums and no norms to fuse\n"
+
+
+def test_a_machine_without_kernels_gains_nothing(capsys, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert main(["fuse", "fused_model:model"]) == 0
+    assert "nothing is faster on this machine" in capsys.readouterr().out
 
 
 def test_a_configuration_needs_no_weights(capsys, tmp_path):

@@ -180,3 +180,23 @@ class Peeking(nn.Module):
 def test_mistakes_are_one_sentence(build, arguments, words):
     with pytest.raises(UsageError, match=words):
         npl.accelerate(build(), *arguments)
+
+
+def test_a_model_that_takes_a_graph_object_is_compared_in_float64():
+    from torch_geometric.data import Batch, Data
+
+    class OfGraphs(Network):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Linear(8, 8)
+
+        def forward(self, graphs):
+            return super().forward(self.embed(graphs.x), graphs.edge_index, graphs.batch)
+
+    torch.manual_seed(0)
+    x, edges, _ = call()
+    graphs = Batch.from_data_list([Data(x=x, edge_index=edges), Data(x=2 * x, edge_index=edges)])
+    fast = npl.accelerate(OfGraphs(), graphs)
+    error = float(npl.changes(fast).note.split()[7])
+    assert error < 1e-9
+    assert graphs.x.dtype == torch.float32

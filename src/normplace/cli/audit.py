@@ -49,6 +49,8 @@ def audit(
         result = audit_model(model, *inputs, **kwargs)
     else:
         result, note = audit_config(source.path)
+        if note is None and source.path.is_dir() and any(source.path.glob("*.safetensors")):
+            note = "Only config.json was read; npl.audit(model, *inputs) in Python also measures the weights."
         for sentence in filter(None, (source.note, note)):
             print(sentence, file=sys.stderr)
     print(result.to_json() if json else report(result, painter(sys.stdout), text_width(sys.stdout, WIDTH)))

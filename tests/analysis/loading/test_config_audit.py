@@ -76,6 +76,15 @@ def test_the_command_says_what_was_audited(tmp_path, capsys):
     assert "XLNet" in said.out
 
 
+def test_weights_beside_the_configuration_are_not_read(tmp_path, capsys):
+    folder = written(tmp_path, LLAMA)
+    (folder / "model.safetensors").touch()
+    assert main(["audit", str(folder)]) == 0
+    assert "Only config.json was read" in capsys.readouterr().err
+    assert main(["audit", str(folder / "model.safetensors")]) == 2
+    assert "pass a config.json or its folder" in capsys.readouterr().err
+
+
 ILL = [
     {"num_hidden_layers": "two"}, {"num_hidden_layers": None}, {"num_hidden_layers": [2]}, {"num_hidden_layers": -1},
     {"num_hidden_layers": 10**9}, {"hidden_size": 0}, {"hidden_size": "x"}, {"hidden_size": 10**30}, {"vocab_size": {}},

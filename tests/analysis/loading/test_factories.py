@@ -8,6 +8,7 @@ from torch import nn
 
 from normplace.analysis import audit
 from normplace.analysis.loading.models import from_factory
+from normplace.errors import UsageError
 
 
 class Typed(nn.Module):
@@ -46,3 +47,12 @@ def test_a_final_dict_is_an_input_unless_it_names_arguments(factory, sizes):
     model, inputs, kwargs = from_factory(f"{__name__}:{factory}")
     assert (len(inputs), len(kwargs)) == sizes
     assert len(audit(model, *inputs, **kwargs).sites) == 1
+
+
+def needs_a_width(width):
+    return None, width
+
+
+def test_a_function_with_arguments_is_one_sentence():
+    with pytest.raises(UsageError, match=r"needs arguments \(missing a required argument: 'width'\): write a function"):
+        from_factory(f"{__name__}:needs_a_width")

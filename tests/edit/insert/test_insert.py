@@ -326,6 +326,7 @@ def test_refusals_name_the_mistake():
         return str(caught.value)
 
     assert "did you mean 'degree'" in complaint(lambda: insert(net, Scale("dgree")))
+    assert "takes a Scale, such as" in complaint(lambda: insert(net, "degree"))
     assert "leave it out, and choose the norms" in complaint(lambda: insert(net, Scale("degree", slot="final")))
     assert "did you mean 'norm'" in complaint(lambda: insert(net, scale, after="norms"))
     assert "chooses no module" in complaint(lambda: insert(net, scale, after=lambda *_: False))

@@ -74,3 +74,39 @@ def test_a_folder_with_the_former_package_name_loads(tmp_path):
     code.write_text(code.read_text().replace("normplace.edit", "normplace.convert"))
     loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=True)
     assert torch.equal(loaded(ids).logits, moved(ids).logits)
+
+
+def test_a_trainer_resumes_a_moved_model_from_its_checkpoint(tmp_path):
+    transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'normplace[hf]'")
+    pytest.importorskip("accelerate", reason="Trainer needs it")
+    moved = npl.move(build("llama").model, *build("llama").inputs, to="peri")
+    rows = [{"input_ids": row, "labels": row} for row in build("llama").inputs[0]]
+    options = {"report_to": [], "use_cpu": True, "save_steps": 1, "save_only_model": True, "disable_tqdm": True}
+
+    def trainer(model, steps):
+        args = transformers.TrainingArguments(str(tmp_path), max_steps=steps, learning_rate=0.1, **options)
+        return transformers.Trainer(model, args, train_dataset=rows)
+
+    initial = {name: value.clone() for name, value in moved.state_dict().items()}
+    trainer(moved, 1).train()
+    checkpoint = tmp_path / "checkpoint-1"
+    twin = copy.deepcopy(moved)
+    twin.load_state_dict(initial)
+    trainer(twin, 1).train(resume_from_checkpoint=str(checkpoint))
+    for name, value in moved.state_dict().items():
+        assert torch.equal(twin.state_dict()[name], value)
+    with pytest.raises(KeyError, match="metadata"):  # not a model with its norms in the original places
+        type(moved).from_pretrained(checkpoint)
+
+
+def test_the_wrong_way_to_load_names_the_right_one(tmp_path):
+    family = build("llama")
+    moved = npl.move(family.model, *family.inputs, to="peri")
+    moved.save_pretrained(tmp_path / "a")
+    npl.edit.save(moved, tmp_path / "b")
+    with pytest.raises(npl.UsageError, match=r"save_pretrained: load it with normplace.edit.from_pretrained"):
+        npl.edit.load(tmp_path / "a", family.model, *family.inputs)
+    with pytest.raises(npl.UsageError, match=r"load it with normplace.edit.load"):
+        npl.edit.from_pretrained(tmp_path / "b")
+    with pytest.raises(npl.UsageError, match="check the path"):
+        npl.edit.from_pretrained(tmp_path / "c")

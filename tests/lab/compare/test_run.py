@@ -10,6 +10,7 @@ import random
 import pytest
 import torch
 from tests.lab.compare.tiny_task import draw, make
+from torch import nn
 
 import normplace as npl
 from normplace.errors import UsageError
@@ -314,7 +315,7 @@ def test_an_edit_that_was_changed_is_refused(tmp_path):
         compare(tmp_path, edits=[scaled(3.0)], **options)
 
 
-@pytest.mark.parametrize("value", [3, None])
+@pytest.mark.parametrize("value", [3, None, nn.Linear(2, 2)])
 def test_other_objects_are_not_tasks(value):
     with pytest.raises(UsageError, match=r"a task is a function make\(seed\)"):
         npl.compare(value)

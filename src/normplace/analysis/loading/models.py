@@ -44,6 +44,14 @@ def from_factory(reference: str) -> Loaded:
     if not callable(factory):
         raise UsageError(f"{reference} is not a function: write the factory's name after the colon.")
     try:
+        inspect.signature(factory).bind()
+    except TypeError as error:
+        raise UsageError(
+            f"{reference} needs arguments ({error}): write a function without arguments that returns (model, inputs)."
+        ) from None
+    except ValueError:
+        pass  # a function without a signature is called unchecked
+    try:
         result = factory()
     except (Exception, SystemExit) as error:
         raise UsageError(f"{reference} failed ({first_line(error)}): call it directly to see the traceback.") from error
@@ -112,8 +120,9 @@ def read_config(path: Path) -> tuple[Any, Build]:
         try:
             config = transformers.AutoConfig.from_pretrained(str(file), local_files_only=True, trust_remote_code=False)
         except Exception as error:  # each configuration class raises its own errors
+            remedy = "check its fields" if file.suffix == ".json" else "pass a config.json or its folder"
             raise UsageError(
-                f"{file} is not a configuration that transformers knows ({first_line(error)}): check its fields."
+                f"{file} is not a configuration that transformers knows ({first_line(error)}): {remedy}."
             ) from error
     _check_sizes(file, config.to_dict())
     config._experts_implementation = "batched_mm"  # it does not read the values of the router

@@ -56,7 +56,7 @@ def record_pass(
         inspect.signature(model.forward).bind(*inputs, **kwargs)
     except TypeError as error:
         raise ForwardError(
-            f"{name}.forward does not take these inputs ({error})", "pass its inputs after it."
+            f"{name}.forward does not take these inputs ({error})", "pass (or return) the model's inputs after it."
         ) from None
     except ValueError:
         pass  # a forward without a signature is called unchecked

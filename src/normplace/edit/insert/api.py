@@ -127,6 +127,8 @@ def insert(
         >>> print(insertions(insert(Net(), Scale("degree", power=-1))))
         norm  LayerNorm  degree^-1 * N(x)
     """
+    if not isinstance(scale, Scale):
+        raise UsageError(f'insert takes a Scale, such as npl.Scale("degree", power=-1), not a {type(scale).__name__}.')
     if scale.slot is not None:
         raise UsageError(
             f"the slot {scale.slot!r} belongs to a Placement: leave it out, and choose the norms with after."

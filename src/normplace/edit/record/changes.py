@@ -120,6 +120,8 @@ class Changes:
         fusions = [*([self.fusion_note] if self.fusion_note else []), *_fusion_lines(self.fusions)]
         if self.fusions and not self.moves:
             return "\n".join(fusions)
+        if not self.sites and self.is_empty:
+            return "nothing changed"
         if self.is_empty:
             return f"nothing changed: the placement is {self.after or 'nameless'} already"
         lines = [_placement_line(self.before, self.after), *self.equations] if self.equations else []

@@ -165,6 +165,8 @@ def read_record(folder: Path, weights: str) -> dict[str, Any]:
     """
     if not (folder / RECORD).is_file():
         raise UsageError(f"there is no moved model in {folder}: {RECORD} is missing.")
+    if weights == WEIGHTS and not (folder / WEIGHTS).exists() and (folder / "config.json").is_file():
+        raise UsageError(f"{folder} was written by save_pretrained: load it with normplace.edit.from_pretrained.")
     try:
         record = read_sealed(folder / RECORD)
         check_file(folder / weights, record.get("weights"))

@@ -8,10 +8,12 @@ and the Auto classes load it through normplace with ``trust_remote_code=True``.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, cast
 
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 
 from normplace.analysis.loading.models import Loaded, from_config, hf_inputs
@@ -19,6 +21,7 @@ from normplace.edit.model.copying import require_memory
 from normplace.edit.record.changes import changes
 from normplace.edit.record.input_spec import random_inputs
 from normplace.edit.saving.files import (
+    RECORD,
     FolderDraft,
     load_moved,
     read_record,
@@ -31,7 +34,7 @@ from normplace.errors import UsageError
 MODEL_TYPE = "normplace_moved"
 KEY = "normplace"
 """The field of ``config.json`` that names the original class."""
-CODE, WEIGHTS = "modeling_normplace", "normplace.safetensors"
+CODE, WEIGHTS, INDEX = "modeling_normplace", "normplace.safetensors", "model.safetensors.index.json"
 SOURCE = '''"""Loads the model of this folder, whose norms normplace moved, for the Auto classes of transformers."""
 
 from normplace.edit import from_pretrained as load
@@ -83,11 +86,25 @@ def save_pretrained(model: nn.Module, folder: str | Path, state_dict: dict[str, 
     require_no_other_model(Path(folder), WEIGHTS)
     with write_folder(Path(folder)) as draft:
         write_model(model, draft, WEIGHTS, state_dict)
+        if re.fullmatch(r"checkpoint-\d+", Path(folder).name):  # a Trainer's
+            _write_index(draft)
         _write_config(model, draft)
         draft.write_text(f"{CODE}.py", SOURCE)
         generation = getattr(model, "generation_config", None)
         if generation is not None:
             draft.write_text("generation_config.json", generation.to_json_string())
+
+
+def _write_index(draft: FolderDraft) -> None:
+    """Write the index by which a Trainer of transformers finds the weights of a checkpoint.
+
+    A Trainer reads the names of the weights alone. ``from_pretrained`` also reads the field ``metadata``, which is left
+    out so that it raises an error instead of building the model with its norms in the original places.
+    """
+    with safe_open(draft.folder / WEIGHTS, framework="pt") as file:
+        names = list(file.keys())
+    note = "The norms of this model were moved: load it with normplace.edit.from_pretrained."
+    draft.write_text(INDEX, json.dumps({"note": note, "weight_map": dict.fromkeys(names, WEIGHTS)}, indent=1))
 
 
 def _write_config(model: Any, draft: FolderDraft) -> None:
@@ -137,7 +154,12 @@ def from_pretrained(folder: str | Path) -> nn.Module:
 
     folder = Path(folder)
     if not is_moved(folder):
-        raise UsageError(f"there is no moved Hugging Face model in {folder}: load it with its own from_pretrained.")
+        remedy = "load it with its own from_pretrained"
+        if not folder.is_dir():
+            remedy = "check the path"
+        elif (folder / RECORD).is_file():
+            remedy = "load it with normplace.edit.load, which takes the model before the edit"
+        raise UsageError(f"there is no moved Hugging Face model in {folder}: {remedy}.")
     record = read_record(folder, WEIGHTS)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     original = config.pop(KEY, None)

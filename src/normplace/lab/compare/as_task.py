@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torch import nn
+
 from normplace._shared.references import load_reference
 from normplace.errors import UsageError
 from normplace.lab.compare.factory import FactoryTask
@@ -43,9 +45,9 @@ def _converted(value: TaskLike, better: Better | None, start: str) -> Task:
         return value
     if is_training_object(value):
         return training_object_task(value, better, start)
-    if callable(value):
+    if callable(value) and not isinstance(value, nn.Module):
         return FactoryTask(value, better or "smaller")
     raise UsageError(
-        "a task is a function make(seed), its name such as file.py:make, a Trainer, or a Lightning module with its "
-        f"data module, got {type(value).__name__}."
+        "a task is a function make(seed) that returns (model, batches, loss), its name such as file.py:make, a "
+        f"Trainer, or a Lightning module with its data module, got {type(value).__name__}."
     )
