@@ -9,7 +9,11 @@ costs and the work of size 2, which is half of the work of size 4. The exponent 
 Some subjects are measured along with plain PyTorch operations that do the main part of their work at the same sizes:
 their exponent shows what the machine does to plain operations. Times of subjects with quadratic work are also split
 into a + b·size + c·size², by the fit of least relative error without negative parts; ranges are those of the fits
-that leave out one size. ``--only`` measures some of the subjects, each in its own process.
+that leave out one size. ``--only`` measures some of the subjects, each in its own process. Memory stays below 10 GiB.
+
+An exponent of the asymptotic growth needs sizes at which the fastest growing part is the largest: kernels and pairs are
+measured from a thousand or more, where the linear part is smaller than the quadratic one, and the aggregation with
+features that exceed a cache of 32 MiB at every size. Smaller sizes of the same subjects are measured too.
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ Call = Callable[[], object]
 SMALLEST = 2
 """The size whose time is subtracted."""
 LONG = 1.0
-"""CPU seconds after which a call is not repeated."""
+"""CPU seconds after which a call is not repeated, and calls of larger sizes run only once."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +73,24 @@ def decades(first: int, points: int = 5) -> tuple[int, ...]:
     return tuple(round(first * 100 ** (point / (points - 1))) for point in range(points))
 
 
-def random_graph(edges: int, degree: int = 16) -> tuple[torch.Tensor, int]:
-    """Uniformly random edges and the number of nodes."""
+Graph = tuple[torch.Tensor, int, int]
+"""Edges and the numbers of sources and targets."""
+
+
+def random_graph(edges: int, degree: int = 16) -> Graph:
+    """Uniformly random edges between the same nodes."""
     nodes = max(2, edges // degree)
-    return torch.randint(nodes, (2, edges), generator=torch.Generator().manual_seed(0)), nodes
+    return torch.randint(nodes, (2, edges), generator=torch.Generator().manual_seed(0)), nodes, nodes
+
+
+def many_sources(edges: int) -> Graph:
+    """Uniformly random edges from so many sources that their features exceed the cache."""
+    sources, targets = max(2, edges // 2), max(2, edges // 16)
+    generator = torch.Generator().manual_seed(0)
+    ends = torch.empty(2, edges, dtype=torch.int64)
+    for end, nodes in zip(ends, (sources, targets), strict=True):
+        torch.randint(nodes, (edges,), generator=generator, out=end)
+    return ends, sources, targets
 
 
 def encoder(layers: int) -> nn.Module:
@@ -91,32 +109,34 @@ def move(layers: int) -> Call:
     return lambda: npl.move(model, x, to="post")
 
 
-def near_graph(edges: int, degree: int = 16) -> tuple[torch.Tensor, int]:
-    """Edges from the nodes next to each node, whose features are in the cache, and the number of nodes."""
+def near_graph(edges: int, degree: int = 16) -> Graph:
+    """Edges from the nodes next to each node, whose features are in the cache."""
     nodes = max(2, edges // degree)
     target = torch.arange(edges) % nodes
-    return torch.stack([(target + 1 + torch.arange(edges) // nodes) % nodes, target]), nodes
+    return torch.stack([(target + 1 + torch.arange(edges) // nodes) % nodes, target]), nodes, nodes
 
 
-def aggregate(graph: Callable[[int], tuple[torch.Tensor, int]]) -> Callable[[int], Call]:
+def aggregate(graph: Callable[[int], Graph]) -> Callable[[int], Call]:
     def build(edges: int) -> Call:
-        edge_index, nodes = graph(edges)
-        neighbours, x = Neighbours(edge_index, nodes), torch.randn(nodes, 32)
+        edge_index, sources, targets = graph(edges)
+        neighbours, x = Neighbours(edge_index, sources, targets), torch.randn(sources, 32)
+        del edge_index
         return lambda: softmax_aggregate(x, neighbours, torch.tensor(1.0))
 
     return build
 
 
-def gather_and_add(graph: Callable[[int], tuple[torch.Tensor, int]]) -> Callable[[int], Call]:
+def gather_and_add(graph: Callable[[int], Graph]) -> Callable[[int], Call]:
     """Read the features of the sources, and add them to those of the targets, in the order of the targets."""
 
     def build(edges: int) -> Call:
-        edge_index, nodes = graph(edges)
+        edge_index, sources, targets = graph(edges)
         source, target = edge_index[:, edge_index[1].argsort(stable=True)]
-        x, chunk = torch.randn(nodes, 32), 4096  # the features of a chunk stay in the cache
+        x, chunk = torch.randn(sources, 32), 4096  # the features of a chunk stay in the cache
+        del edge_index
 
         def run() -> torch.Tensor:
-            total = torch.zeros_like(x)
+            total = torch.zeros(targets, x.shape[1])
             for start in range(0, edges, chunk):
                 part = slice(start, start + chunk)
                 total.index_add_(0, target[part], x.index_select(0, source[part]))
@@ -165,22 +185,31 @@ def tangent_kernel(samples: int) -> Call:
 
 def topology(name: str) -> Callable[[int], Call]:
     def build(edges: int) -> Call:
-        edge_index, nodes = random_graph(edges)
+        edge_index, nodes, _ = random_graph(edges)
         return lambda: npl.models.topology(name, edge_index, nodes)
 
     return build
 
 
+GATHER = "index_select and index_add of the same rows"
 SUBJECTS = {
     "audit": Subject("layers", decades(8), audit, 1.0, "encoder of width 16, 4 tokens"),
     "move": Subject("layers", decades(4), move, 1.0, "encoder of width 16, 4 tokens, pre to post"),
     "aggregate": Subject(
         "edges",
+        decades(500_000),
+        aggregate(many_sources),
+        1.0,
+        "softmax, 32 channels, 2 edges per random source and 16 per target",
+        (gather_and_add(many_sources), GATHER),
+    ),
+    "aggregate, small": Subject(
+        "edges",
         decades(100_000),
         aggregate(random_graph),
         1.0,
         "softmax, 32 channels, 16 edges per random node",
-        (gather_and_add(random_graph), "index_select and index_add of the same rows"),
+        (gather_and_add(random_graph), GATHER),
     ),
     "aggregate, near": Subject(
         "edges",
@@ -188,25 +217,31 @@ SUBJECTS = {
         aggregate(near_graph),
         1.0,
         "the same, sources next to their targets in memory",
-        (gather_and_add(near_graph), "index_select and index_add of the same rows"),
+        (gather_and_add(near_graph), GATHER),
     ),
     "scan": Subject("tokens", decades(1_000), relation(relation_scan, 64), 1.0, "width 64, forward"),
-    "pairs": Subject(
-        "tokens",
-        decades(250),
-        relation(relation_pairwise, 16),
-        2.0,
-        "width 16, forward",
-        (exponentials, "the exponentials of all pairs and channels"),
-    ),
-    "ntk": Subject(
-        "samples",
-        decades(300),
-        tangent_kernel,
-        2.0,
-        "MLP 1-64-64-1 with LayerNorm, in blocks",
-        (kernel_products, "the matrix products of the upper triangle"),
-    ),
+    **{
+        name: Subject(
+            "tokens",
+            decades(first),
+            relation(relation_pairwise, 16),
+            2.0,
+            "width 16, forward",
+            (exponentials, "the exponentials of all pairs and channels"),
+        )
+        for name, first in (("pairs", 1_000), ("pairs, few", 250))
+    },
+    **{
+        name: Subject(
+            "samples",
+            decades(first),
+            tangent_kernel,
+            2.0,
+            "MLP 1-64-64-1 with LayerNorm, in blocks",
+            (kernel_products, "the matrix products of the upper triangle"),
+        )
+        for name, first in (("ntk", 2_000), ("ntk, few", 300))
+    },
     **{
         f"topology {name}": Subject("edges", decades(20_000), topology(name), 1.0, "random graph, 16 edges per node")
         for name in ("degree", "k-core", "pagerank", "eigenvector", "clustering")
@@ -218,10 +253,15 @@ def least_seconds(call: Call, runs: int) -> float:
     """The least CPU time of some calls."""
     times = []
     while len(times) < runs and (not times or times[0] < LONG):
-        start = time.process_time()
-        call()
-        times.append(time.process_time() - start)
+        times.append(seconds_of(call))
     return min(times)
+
+
+def seconds_of(call: Call) -> float:
+    """The CPU time of a call."""
+    start = time.process_time()
+    call()
+    return time.process_time() - start
 
 
 def slope(sizes: Sequence[int], values: Sequence[float]) -> float:
@@ -262,7 +302,8 @@ def measure_plain(subject: Subject, seconds: Sequence[float]) -> dict[str, Any]:
     limits = []
     for size in subject.sizes:
         call = build(size)
-        call()
+        if not limits or limits[-1] < LONG:
+            call()
         limits.append(least_seconds(call, runs=7))
         print(f"{what}, {size:,} {subject.variable}: {limits[-1]:.4g} s", flush=True)
     return {
@@ -280,10 +321,12 @@ def measure(name: str) -> dict[str, Any]:
     smallest()
     fixed = least_seconds(smallest, runs=7)
     for size in subject.sizes:
-        call = subject.build(size)
-        call()
-        peaks.append(peak_bytes(call, "cpu"))
-        seconds.append(least_seconds(call, runs=7))
+        call, times = subject.build(size), []
+        if not seconds or seconds[-1] < LONG:
+            call()
+            times.append(least_seconds(call, runs=7))
+        peaks.append(peak_bytes(lambda: times.append(seconds_of(call)), "cpu"))  # noqa: B023
+        seconds.append(min(times))
         print(
             f"{name}, {size:,} {subject.variable}: {seconds[-1]:.4g} s, {(peaks[-1] or 0) / 2**20:.1f} MiB", flush=True
         )

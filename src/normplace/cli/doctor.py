@@ -57,7 +57,7 @@ OPTIONAL = (
     Package("vl-convert-python", "vl_convert", "figures of the report and of bench", "normplace[charts]"),
     Package("transformers", "transformers", "audits and moves of Hugging Face models", "normplace[hf]"),
     Package("torch-geometric", "torch_geometric", "graph convolutions of PyG, graph studies", "normplace[graphs]"),
-    Package("numba", "numba", "node selection and aggregation on a CPU", "normplace[graphs]"),
+    Package("numba", "numba", "node selection, aggregation and relations on a CPU", "normplace[graphs]"),
     Package("ray", "ray", "study --engine ray", "normplace[engines]"),
     Package("distributed", "distributed", "study --engine dask", "normplace[engines]"),
     Package("tokenizers", "tokenizers", "train --tokenizer other than bytes", "normplace[train]"),

@@ -18,7 +18,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from normplace.ops.aggregate.neighbours import CSRDirection, CSRGraph
 from normplace.ops.aggregate.numba_kernels import Kernels, kernels, lanes_for
 from normplace.ops.aggregate.reference import AggregateGradMask, AggregateGrads, AggregateInputs, AggregateSpec
-from normplace.ops.aggregate.threads import run_blocks
+from normplace.ops.threads import run_blocks
 
 # Least elements of a block, about a tenth of a millisecond of work, and most blocks. Neither depends on the number of
 # threads, so that sums over blocks do not.

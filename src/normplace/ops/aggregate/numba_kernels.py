@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from normplace.ops.aggregate.numba_lanes import Access, access, compiled, exp64, inlined, larger, log64, prefetch, where
-from normplace.ops.aggregate.numba_math import exp32, log32, weight32
 from normplace.ops.aggregate.reference import PSI_NEAR, PSI_SERIES
+from normplace.ops.numba_lanes import Access, access, compiled, exp64, inlined, larger, log64, prefetch, where
+from normplace.ops.numba_math import exp32, log32, weight32
 
 # The finite number that replaces an infinite temperature: any difference then has weight zero.
 HARDEST = 3e38
@@ -270,7 +270,7 @@ def _backward(numbers: _Numbers, lanes: Access, count: int, is_power: bool, edge
     real, weigh, log, exp = numbers.real, numbers.weigh, numbers.log, numbers.exp
     near, (first_of_series, *others) = numbers.psi_near, numbers.psi_series
     rest_of_series = tuple(others)
-    load, store, fill, add_up, prefetch_lanes = lanes
+    load, store, fill, add_up, prefetch_lanes, _ = lanes
     add_term, ask = _term(edge, load), _term_hint(edge, lanes)
     zero, one, infinity, hardest, flat = real(0), real(1), real(np.inf), real(HARDEST), real(-200)
     distance = PREFETCH // ((3 if is_power else 2) + (2 if edge == "dense" else 0))

@@ -46,7 +46,7 @@ def relation_scan(
         heads: Groups of channels that are normalized separately.
         mask: B × T, true for valid rows. The others are not summed, and get zeros and no gradient.
         mean: Divide by the number of summed rows.
-        backend: ``auto``, ``reference`` or ``triton``.
+        backend: ``auto``, ``reference``, ``numba`` (on a CPU) or ``triton``.
 
     Raises:
         UsageError: If an argument is invalid or the requested backend cannot run.
@@ -95,7 +95,7 @@ def relation_pairwise(
         heads: Groups of channels that are normalized separately.
         mask: B × T, true for valid rows. The others are not summed, and get zeros and no gradient.
         mean: Divide by the number of summed rows.
-        backend: ``auto``, ``reference`` or ``triton``.
+        backend: ``auto``, ``reference``, ``numba`` (on a CPU) or ``triton``.
 
     Raises:
         UsageError: If an argument is invalid or the requested backend cannot run.

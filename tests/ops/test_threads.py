@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from normplace.ops.aggregate import threads
+from normplace.ops import threads
 
 
 @pytest.mark.parametrize("number", [1, 2, 5])

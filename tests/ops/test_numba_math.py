@@ -7,8 +7,8 @@ import pytest
 
 pytest.importorskip("numba")
 
-from normplace.ops.aggregate import numba_math
-from normplace.ops.aggregate.numba_lanes import access, compiled
+from normplace.ops import numba_math
+from normplace.ops.numba_lanes import access, compiled
 
 LANES = 16
 
@@ -39,6 +39,14 @@ def units(found: np.ndarray, exact: np.ndarray) -> float:
 def test_exponential(name, low, high):
     x = np.linspace(low, high, 200_003, dtype=np.float32)
     assert units(applied(name, x), np.exp(x.astype(np.float64))) <= 2
+
+
+def test_power_of_two():
+    x = np.linspace(-125.9, 126.9, 200_003, dtype=np.float32)
+    assert units(applied("power_of_two32", x), np.exp2(x.astype(np.float64))) <= 1
+    # Any bits of a nan give a nan.
+    bits = np.array([0x7FC00000, 0x7F800001, 0x7FFFFFFF, 0xFFC00000, 0xFF8000FF], np.uint32)
+    assert np.isnan(applied("power_of_two32", bits.view(np.float32))).all()
 
 
 @pytest.mark.parametrize(("low", "high"), [(-37.9, 38.5), (-0.5, 0.5), (-1e-4, 1e-4)])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from normplace.ops.aggregate.numba_lanes import inlined, larger, recast, to_float32, where
+from normplace.ops.numba_lanes import inlined, larger, recast, to_float32, where
 
 # Adding it rounds a float32 of moderate size to an integer, which is then in the last bits.
 _ROUNDER = np.float32(1.5 * 2**23)
@@ -31,6 +31,25 @@ def weight32(x):
     s = s * f + _ONE
     s = s * f + _ONE
     return recast(recast(s) + (recast(rounded) << _MANTISSA))
+
+
+# The bits of n plus this number end in those of 2^n.
+_POWER = np.float32(1.5 * 2**23 + 127)
+
+
+@inlined
+def power_of_two32(x):
+    """``2^x`` for a float32 between -126 and 127; nan for nan."""
+    rounded = x + _POWER
+    f = x - (rounded - _POWER)
+    # Minimax polynomial on |f| <= 1/2, with relative error 2e-9.
+    s = f * np.float32(1.53533621e-4) + np.float32(1.33988746e-3)
+    s = s * f + np.float32(9.61843736e-3)
+    s = s * f + np.float32(5.55033247e-2)
+    s = s * f + np.float32(0.240226479)
+    s = s * f + np.float32(0.693147203)
+    s = s * f + _ONE
+    return s * recast(recast(rounded) << _MANTISSA)
 
 
 @inlined

@@ -219,6 +219,8 @@ class Access(NamedTuple):
     """``add_up(array, column, lanes)``: the sum of the lanes that have a column."""
     prefetch: Callable[..., Any]
     """``prefetch(array, row, column)``: prefetches the lanes of a later ``load``."""
+    clear: Callable[..., Any]
+    """``clear(array, column, lanes)``: the lanes, with zeros in those that have no column."""
 
 
 @functools.cache
@@ -275,15 +277,21 @@ def access(dtype: np.dtype, count: int, whole: bool) -> Access:
 
         return kind(element), generate
 
+    def cleared(context, builder, sig, arguments):
+        array, column, value = arguments
+        if whole:
+            return value
+        view = context.make_array(sig.args[0])(context, builder, array)
+        return builder.select(inside(builder, view, column), value, ir.Constant(value.type, [0.0] * count))
+
+    @_lowered
+    def clear(context, array, column, lanes):
+        return kind(array, types.intp, kind), cleared
+
     @_lowered
     def add_up(context, array, column, lanes):
         def generate(context, builder, sig, arguments):
-            value, number = arguments[2], arguments[2].type.element
-            if not whole:
-                view = context.make_array(sig.args[0])(context, builder, arguments[0])
-                value = builder.select(
-                    inside(builder, view, arguments[1]), value, ir.Constant(value.type, [0.0] * count)
-                )
+            value, number = cleared(context, builder, sig, arguments), arguments[2].type.element
             shape = ir.FunctionType(number, [number, value.type])
             known = cgutils.get_or_insert_function(builder.module, shape, f"llvm.vector.reduce.fadd.{name}")
             # Pairwise summation.
@@ -302,4 +310,4 @@ def access(dtype: np.dtype, count: int, whole: bool) -> Access:
 
         return types.void(array, types.intp, types.intp), generate
 
-    return Access(load, store, fill, add_up, prefetch_lanes)
+    return Access(load, store, fill, add_up, prefetch_lanes, clear)
