@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from normplace.lab.studies.estimates import estimate_text
 from normplace.lab.studies.postdeg.claims import CLAIMS
 from normplace.lab.studies.postdeg.claims.extended import extended_gain
@@ -9,42 +11,51 @@ from normplace.lab.studies.postdeg.measures import BACKBONE, gain, wins
 from normplace.lab.studies.postdeg.published import GAINS
 from normplace.lab.studies.postdeg.selection import TASKS
 from normplace.lab.trials.claims import Verdict, judge
-from normplace.lab.trials.per_seed import Records
+from normplace.lab.trials.per_seed import PerSeed, Records
 from normplace.lab.trials.study import Headline
 
 
-def _gains(records: Records, features: str) -> str | None:
-    """Gains of PostDeg over its backbone with the same input features; None if a task has no records."""
+def _gains(records: Records, features: str) -> str:
+    """Gains of PostDeg over its backbone with the same input features; empty if a task has no records."""
     policy, baseline = {"features": features}, {"features": features, **BACKBONE}
     percents = {task: (100 * gain(task, policy, baseline))(records) for task in TASKS}
     if not all(percents.values()):
-        return None
-    texts = [estimate_text(values, "+.1f", unit="%") for values in percents.values()]
+        return ""
     won = sum(sum(wins(task, policy, baseline)(records).values()) for task in TASKS)
-    gains = f"{', '.join(texts)} ({won:.0f} of {sum(map(len, percents.values()))} seeds won)"
-    return f"{gains}, void: the backbone is a random order" if _is_void(records, features) else gains
+    return f"{_percents(percents.values())} ({won:.0f} of {sum(map(len, percents.values()))} seeds won)"
 
 
-def _is_void(records: Records, features: str) -> bool:
-    """Whether the backbone with these input features did not learn, so that a gain over it means nothing."""
-    claim = next(claim for claim in CLAIMS if claim.id == f"gain-{features}-input")
-    return judge(claim, records).verdict is Verdict.VOID
-
-
-def _partial(records: Records) -> str:
+def _partial_gains(records: Records) -> str:
     """Gains of the extended map with a noisy degree as input; empty without records."""
     percents = [(100 * extended_gain(task, {"features": "noisy-degree"}))(records) for task in TASKS]
-    if not all(percents):
-        return ""
-    return f"; with a noisy degree as input {', '.join(estimate_text(one, '+.1f', unit='%') for one in percents)}"
+    return _percents(percents) if all(percents) else ""
+
+
+def _percents(values: Iterable[PerSeed]) -> str:
+    return ", ".join(estimate_text(one, "+.1f", unit="%") for one in values)
+
+
+def _constant_gains(records: Records) -> str:
+    """Gains with a constant input, if the backbone learned; a gain over one that did not is not a result."""
+    claim = next(claim for claim in CLAIMS if claim.id == "gain-constant-input")
+    verdict = judge(claim, records).verdict
+    if verdict is Verdict.VOID:
+        return "void with a constant input, where the backbone is a random order"
+    gains = _gains(records, "constant") if verdict is not Verdict.NOT_TESTED else ""
+    return gains and f"{gains} with a constant input"
 
 
 def measured(records: Records) -> str | None:
-    """Gains with degree as an input feature, with a constant input, and with a part of the degree."""
-    degree, constant = (_gains(records, features) for features in ("degree", "constant"))
-    if degree is None or constant is None:
+    """Gains with degree as an input feature, with a part of the degree, and with a constant input."""
+    degree, partial = _gains(records, "degree"), _partial_gains(records)
+    if not degree:
         return None
-    return f"with degree as an input feature {degree}; with a constant input {constant}{_partial(records)}"
+    parts = [
+        f"{degree} with degree as an input feature",
+        partial and f"{partial} with a noisy degree",
+        _constant_gains(records),
+    ]
+    return "; ".join(filter(None, parts))
 
 
 HEADLINE = Headline(
