@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import numpy as np
@@ -24,7 +25,12 @@ from normplace.lab.trials.results import TrialRecord
 from normplace.models.policy import FEATURES
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-GRAPHS = mixed_graphs(8, 60, 120, np.random.default_rng(0))
+
+
+@functools.cache
+def graphs():
+    """Drawn by the first test that needs them: every worker imports this file, and compiled loops draw them."""
+    return mixed_graphs(8, 60, 120, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("scale", ["smoke", "laptop", "full"])
@@ -41,7 +47,7 @@ def test_plans_have_every_trial_once_and_every_cell_a_baseline(scale):
 
 def probe(**fields) -> float:
     policy = extended.build(ExtendedTrial("influence", 0, **fields)).double()
-    return extended.degree_at_head(policy, GRAPHS, 0)
+    return extended.degree_at_head(policy, graphs(), 0)
 
 
 def test_the_probe_finds_degree_where_it_reaches_the_head():
@@ -57,7 +63,7 @@ def test_inputs_carry_as_much_of_the_degree_as_they_say(features):
     import torch
 
     width, make = FEATURES[features]
-    graph = GRAPHS[0]
+    graph = graphs()[0]
     values = make(graph, torch.Generator().manual_seed(0))
     assert values.shape == (graph.num_nodes, width)
     degrees = graph.degrees
