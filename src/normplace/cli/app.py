@@ -116,8 +116,12 @@ def shown_default(value: Any) -> Any:
     return " ".join(value) if isinstance(value, tuple) else value
 
 
-def build_app() -> App:
-    """Return the application; help texts come from the docstrings of the verbs and of their settings."""
+def build_app(first: str = "") -> App:
+    """Return the application; help texts come from the docstrings of the verbs and of their settings.
+
+    Args:
+        first: The first word; if it is a verb, the application has no other.
+    """
     app = App(
         name="normplace",
         help="Find, measure, move and study the normalization layers of PyTorch networks.",
@@ -129,6 +133,8 @@ def build_app() -> App:
         ),
     )
     for order, (name, verb) in enumerate(VERBS.items()):
+        if first in VERBS and name != first:
+            continue
         config = apply_config_file if verb is train else None
         epilogue = EPILOGUES.get(name, lambda: None)()
         app.command(verb, name=name, sort_key=order, help_epilogue=epilogue, config=config)
@@ -175,7 +181,7 @@ def parse(words: Sequence[str]) -> tuple[Callable[..., Any], Any]:
     if not words:
         raise UsageError(f"no command: choose from {', '.join(VERBS)}, or see 'normplace --help'.")
     try:
-        verb, arguments, _ = build_app().parse_args(
+        verb, arguments, _ = build_app(words[0]).parse_args(
             words, console=HelpConsole(), exit_on_error=False, print_error=False
         )
     except CycloptsError as error:
