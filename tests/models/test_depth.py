@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from tests.models.small_graph import RING, SumConv, features
+from tests.process_pairs import run_pair
 from torch.nn.parallel import DistributedDataParallel
 
 from normplace import Scale, UsageError
@@ -202,7 +203,6 @@ def test_frozen_parts_get_no_gradient():
 
 
 def _worker(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     for memory in ("checkpoint", "reversible"):
         net = DistributedDataParallel(stack(memory, groups=2, norm="layer", dropout=0.0))
@@ -217,7 +217,7 @@ def _worker(rank: int, folder: str) -> None:
 
 
 def test_two_processes_give_the_gradients_of_one(tmp_path):
-    torch.multiprocessing.spawn(_worker, (str(tmp_path),), nprocs=2)
+    run_pair(tmp_path, _worker, str(tmp_path))
     net = stack("store", groups=2, norm="layer", dropout=0.0)
     (sum(net(features(seed=rank).double(), RING).square().sum() for rank in range(2)) / 2).backward()
     for memory in ("checkpoint", "reversible"):

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import copy
 import math
-import os
 import pickle
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from tests.ops.aggregate.cases import brute, graph
+from tests.process_pairs import run_pair
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
 
 from normplace import UsageError
+from normplace.lab.train.distributed import exit_now
 from normplace.models import GENConv, GraphStack
 from normplace.ops import Neighbours
 
@@ -216,34 +216,23 @@ def test_a_size_that_is_not_a_pair_is_refused():
         GENConv(6, 8)(features(), EDGES, size=13)
 
 
-WORKER = """
-import sys, torch
-from torch.nn.parallel import DistributedDataParallel
-from normplace.models import GENConv
-from normplace.lab.train.distributed import exit_now
-rank, folder = int(sys.argv[1]), sys.argv[2]
-torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
-torch.manual_seed(0)
-net = DistributedDataParallel(GENConv(6, 6, learn_t=True, norm="layer", msg_norm=True, learn_msg_scale=True))
-x, edges = torch.load(f"{folder}/{rank}.pt", weights_only=True)
-net(x, edges).square().sum().backward()
-if rank == 0:
-    torch.save({name: p.grad for name, p in net.module.named_parameters()}, f"{folder}/grads.pt")
-torch.distributed.destroy_process_group()
-exit_now()
-"""
+def _worker(rank, folder):
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    torch.manual_seed(0)
+    net = DistributedDataParallel(GENConv(6, 6, learn_t=True, norm="layer", msg_norm=True, learn_msg_scale=True))
+    x, edges = torch.load(f"{folder}/{rank}.pt", weights_only=True)
+    net(x, edges).square().sum().backward()
+    if rank == 0:
+        torch.save({name: p.grad for name, p in net.module.named_parameters()}, f"{folder}/grads.pt")
+    distributed.destroy_process_group()
+    exit_now()
 
 
 def test_two_processes_share_the_gradients_of_one(tmp_path):
     parts = [(features(seed=s), graph(seed=s)) for s in (1, 2)]
     for rank, part in enumerate(parts):
         torch.save(part, tmp_path / f"{rank}.pt")
-    source = Path(__file__).parents[2] / "src"
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(source)}
-    workers = [
-        subprocess.Popen([sys.executable, "-c", WORKER, str(rank), str(tmp_path)], env=environment) for rank in (0, 1)
-    ]
-    assert [worker.wait(timeout=120) for worker in workers] == [0, 0]
+    run_pair(tmp_path, _worker, tmp_path)
     torch.manual_seed(0)
     conv = GENConv(6, 6, learn_t=True, norm="layer", msg_norm=True, learn_msg_scale=True)
     for x, edges in parts:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -111,7 +110,3 @@ def main(rank: int, folder: Path) -> None:
         (folder / "results.json").write_text(json.dumps(results))
     distributed.barrier()
     exit_now()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))

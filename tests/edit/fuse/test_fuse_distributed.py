@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from tests.process_pairs import run_pair
 from torch import distributed
 
-ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.skipif(not distributed.is_gloo_available(), reason="needs gloo")
 
 
@@ -19,20 +15,9 @@ pytestmark = pytest.mark.skipif(not distributed.is_gloo_available(), reason="nee
 def results(tmp_path_factory):
     """The results of all ways, by two processes on the CPU."""
     folder = tmp_path_factory.mktemp("processes")
-    command = [sys.executable, "-m", "tests.edit.fuse.fuse_distributed"]
-    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
-    processes = [
-        subprocess.Popen(
-            [*command, str(rank), str(folder)], cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True
-        )
-        for rank in range(2)
-    ]
-    try:
-        errors = [process.communicate(timeout=200)[1] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0, 0], "\n".join(errors)
+    from tests.edit.fuse import fuse_distributed  # it imports FSDP
+
+    run_pair(folder, fuse_distributed.main, folder)
     return json.loads((folder / "results.json").read_text())
 
 

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from tests.models.transformer.reference import build, tokens
+from tests.process_pairs import run_pair
 from torch import distributed, nn
 
 from normplace import UsageError, fusion_mode
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("mode", ["never", "always"])
@@ -65,20 +59,9 @@ def test_more_than_one_stream_asks_for_the_layer_itself(name):
 @pytest.mark.skipif(not distributed.is_gloo_available(), reason="needs gloo")
 def test_sharded_by_the_whole_by_layers_by_blocks_and_by_norms(tmp_path):
     """A norm that is sharded with its block, or by itself, is there only while that is called."""
-    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.models.transformer.sharded"]
-    processes = [
-        subprocess.Popen(
-            [*command, str(rank), str(tmp_path / "meeting")],
-            cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    try:
-        said = [process.communicate(timeout=120) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0, 0], said
+    from tests.models.transformer import sharded  # it imports FSDP
+
+    run_pair(tmp_path, sharded.main, tmp_path)
+    passes = (tmp_path / "passes.txt").read_text()
     # Of eight blocks: all; all, four of them without a norm behind the add; none; all but the last without their own.
-    assert said[0][0].split() == ["whole", "8", "layers", "8", "blocks", "0", "norms", "7"]
+    assert passes.split() == ["whole", "8", "layers", "8", "blocks", "0", "norms", "7"]
