@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import shutil
 import tempfile
@@ -15,6 +16,14 @@ from tests.browser import CHROME, Browser
 
 # Each process compiles for itself: the pool of processes that torch.compile starts otherwise has to import torch first.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
+# While the trace log of torch has a handler, torch extracts a stack or prints a graph for each event of a trace or a
+# compilation, which is half of the time of a trace. pytest gives its handler to every logger that does not propagate.
+TRACE_LOG = logging.getLogger("torch.__trace")
+if "TORCH_TRACE" not in os.environ:
+    TRACE_LOG.propagate = True
+    for handler in TRACE_LOG.handlers[:]:
+        TRACE_LOG.removeHandler(handler)
 
 # Allocations between two collections of garbage, and collections between two of an older generation. With Python's
 # 700, 10 and 10, a tenth of the time of a test that traces or edits models is spent in collections.
