@@ -11,9 +11,9 @@ their exponent shows what the machine does to plain operations. Times of subject
 into a + b·size + c·size², by the fit of least relative error without negative parts; ranges are those of the fits
 that leave out one size. ``--only`` measures some of the subjects, each in its own process. Memory stays below 10 GiB.
 
-An exponent of the asymptotic growth needs sizes at which the fastest growing part is the largest: kernels and pairs are
-measured from a thousand or more, where the linear part is smaller than the quadratic one, and the aggregation with
-features of 320 MB, which exceed the cache at every size. Smaller sizes of the same subjects are measured too.
+An exponent of the asymptotic growth needs sizes at which the fastest growing part is the largest. The subjects named
+large are measured there: kernels and pairs from a thousand or more, where the linear part is smaller than the quadratic
+one, and the aggregation with features of 320 MB, which exceed the cache at every size.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ GATHER = "index_select and index_add of the same rows"
 SUBJECTS = {
     "audit": Subject("layers", decades(8), audit, 1.0, "encoder of width 16, 4 tokens"),
     "move": Subject("layers", decades(4), move, 1.0, "encoder of width 16, 4 tokens, pre to post"),
-    "aggregate": Subject(
+    "aggregate, large": Subject(
         "edges",
         decades(500_000),
         aggregate(many_sources),
@@ -206,7 +206,7 @@ SUBJECTS = {
         "softmax, 32 channels, 2,500,000 random sources, 16 edges per target",
         (gather_and_add(many_sources), GATHER),
     ),
-    "aggregate, small": Subject(
+    "aggregate": Subject(
         "edges",
         decades(100_000),
         aggregate(random_graph),
@@ -232,7 +232,7 @@ SUBJECTS = {
             "width 16, forward",
             (exponentials, "the exponentials of all pairs and channels"),
         )
-        for name, first in (("pairs", 1_000), ("pairs, few", 250))
+        for name, first in (("pairs", 250), ("pairs, large", 1_000))
     },
     **{
         name: Subject(
@@ -243,7 +243,7 @@ SUBJECTS = {
             "MLP 1-64-64-1 with LayerNorm, in blocks",
             (kernel_products, "the matrix products of the upper triangle"),
         )
-        for name, first in (("ntk", 2_000), ("ntk, few", 300))
+        for name, first in (("ntk", 300), ("ntk, large", 2_000))
     },
     **{
         f"topology {name}": Subject("edges", decades(20_000), topology(name), 1.0, "random graph, 16 edges per node")
