@@ -109,6 +109,14 @@ def diffusion_transformer(report: dict[str, Any]) -> str:
     )
 
 
+_LARGE = (
+    "An exponent of the asymptotic growth needs sizes at which the fastest growing part is the largest, which the rows "
+    "named *large* show. Tangent kernels and pairs start at 2,000 samples and 1,000 tokens, where their quadratic part "
+    "exceeds the linear one. The features of the aggregation take 320 MB and exceed the cache at every size, so that "
+    "every edge reads from memory.\n"
+)
+
+
 def growth(report: dict[str, Any]) -> str:
     """The section on time and memory against size.
 
@@ -137,6 +145,7 @@ def growth(report: dict[str, Any]) -> str:
         f"them: in the last decade the aggregation has the exponent {far:.2f} on a random graph, and {near:.2f} on a "
         "graph of the same size whose edges connect nodes that are next to each other in memory. The topology scores "
         "read random nodes too. Costs that grow more slowly lower them at small sizes.\n",
+        *([_LARGE] if "ntk, large" in subjects else []),
         *_plain_operations(subjects),
     ])  # fmt: skip
 

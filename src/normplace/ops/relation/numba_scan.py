@@ -87,10 +87,10 @@ def _scan(a: Tensor, b: Tensor, weight: Tensor, spec: RelationSpec) -> _Scan:
     pieces = 1 if batch >= threads else min(blocks, -(-2 * threads // batch))
     step = -(-blocks // pieces) * BLOCK
     parts = [(n, first, min(first + step, length)) for n in range(batch) for first in range(0, length, step)]
-    rows = [x.float().reshape(-1, width).numpy() for x in (a, b)]
     return _Scan(
         kernels(lanes, width % lanes == 0),
-        *rows,
+        a.float().reshape(-1, width).numpy(),
+        b.float().reshape(-1, width).numpy(),
         weight.float().expand(batch, length).contiguous().numpy(),
         (batch, length, spec.heads, width),
         parts,
