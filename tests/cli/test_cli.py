@@ -12,7 +12,7 @@ import pytest
 from tests.cli.usage_errors import usage_error
 from tests.lab.sample import STUDY
 
-from normplace.cli import main
+from normplace.cli import app, main
 from normplace.cli.app import VERBS
 from normplace.lab.studies import STUDIES, committed_results
 
@@ -206,6 +206,23 @@ def test_an_interrupted_study_exits_with_130(monkeypatch, capsys):
     monkeypatch.setattr("normplace.lab.trials.engines.LocalEngine.run", interrupted)
     assert run_sample() == 130
     assert "Interrupted. Progress is saved; rerun the command to resume." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["train"], "Rerun the command to resume from its newest checkpoint; without one it starts again."),
+        (["audit", "model.py:build"], "normplace: Interrupted.\n"),  # nothing to resume
+    ],
+)
+def test_an_interrupt_promises_no_more_than_was_saved(words, sentence, monkeypatch, capsys):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    parse = app.parse
+    monkeypatch.setattr(app, "parse", lambda words: (interrupted, parse(words)[1]))
+    assert main(words) == 130
+    assert sentence in capsys.readouterr().err
 
 
 def test_the_module_runs():

@@ -67,7 +67,7 @@ def _import_file(path: Path) -> ModuleType:
     except (OSError, ValueError) as error:  # a loop of links, a null byte
         raise UsageError(f"cannot read {quoted(str(path))}: this is not a possible file name.") from error
     if not exists:
-        raise UsageError(f"there is no file {quoted(str(path))}: check the path before the colon.")
+        raise UsageError(f"there is no file {quoted(str(path))}: check the path.")
     names, folder = [file.stem], file.parent
     while (folder / "__init__.py").is_file():
         names.insert(0, folder.name)

@@ -83,6 +83,10 @@ def study_list() -> str:
     return "\n".join(["Studies:", "", *(f"- **{name}**: {title}" for name, title in titles().items())])
 
 
+AFTER_INTERRUPT = dict.fromkeys(
+    ("compare", "demo", "ogb", "study"), "Progress is saved; rerun the command to resume."
+) | {"train": "Rerun the command to resume from its newest checkpoint; without one it starts again."}
+"""What an interrupted verb that can resume prints."""
 EPILOGUES: dict[str, Callable[[], str | None]] = {"study": study_list}
 """The text below the options in the help of a verb."""
 
@@ -167,7 +171,7 @@ def _run(words: Sequence[str]) -> int:
         where = "a file or standard output" if error.filename is None else error.filename
         return flush_output(0) or complain(f"cannot read or write {where}: {error.strerror or error}.", 2)
     except KeyboardInterrupt:
-        return complain("Interrupted. Progress is saved; rerun the command to resume.", INTERRUPTED)
+        return complain(f"Interrupted. {AFTER_INTERRUPT.get(''.join(words[:1]), '')}".strip(), INTERRUPTED)
     except SystemExit as stop:
         return int(stop.code or 0)
 

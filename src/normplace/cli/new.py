@@ -53,6 +53,6 @@ def new(
     normplace, file = program(), shlex.quote(str(path))
     print(f"""Wrote {path}. Run it, then change it:
   {normplace} study {file} --scale smoke    a quick functional check
-  {normplace} study {file}    about a minute, with verdicts
+  {normplace} study {file}                  about a minute, with verdicts
   {normplace} report runs --out runs/report.html""")
     return 0

@@ -45,7 +45,7 @@ def test_quotes_spaces_a_byte_order_mark_and_gzip(tmp_path):
 
 def test_rows_with_missing_values_are_left_out_on_request(tmp_path):
     path = written(tmp_path / "t.csv", rows=[*ROWS, (1, "NA", 2), ("", 1, 2)])
-    with pytest.raises(UsageError, match=r"'b' of t.csv has 1 missing values, the first in line 14: .*--drop-missing"):
+    with pytest.raises(UsageError, match=r"'b' of t.csv has 1 missing value in line 14: .*--drop-missing"):
         read_table(path)
     table = read_table(path, drop_missing=True)
     assert (len(table.x), table.rows_left_out) == (12, 2)

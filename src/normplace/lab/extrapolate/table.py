@@ -130,8 +130,9 @@ def _numbers(
                 if drop_missing:
                     break
                 empty = sum(row[place].lower() in MISSING for _, row in rows)
+                values_missing = "1 missing value" if empty == 1 else f"{empty} missing values, the first"
                 raise UsageError(
-                    f"column {quoted(column)} of {path.name} has {empty} missing values, the first in line {line}: "
+                    f"column {quoted(column)} of {path.name} has {values_missing} in line {line}: "
                     "fill them in, or leave out the rows with --drop-missing or the column with "
                     f"--drop {shlex.quote(column)}."
                 )
