@@ -100,3 +100,24 @@ def test_channels_that_a_module_reads_in_the_last_dimension():
     torch.testing.assert_close(moved(x), stream + y)
     with pytest.raises(npl.UsageError, match="no module returns what it adds"):  # with the channels in dimension 1
         npl.move(model, x, to="output", norm="layer")
+
+
+def test_a_norm_that_permutes_feature_maps_is_kept():
+    class PermutedNorm(nn.LayerNorm):
+        def forward(self, x):
+            return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem, self.norm, self.mlp = nn.Conv2d(3, 8, 1), nn.LayerNorm(8), nn.Linear(8, 8)
+            self.final, self.head = PermutedNorm(8), nn.Conv2d(8, 2, 1)
+
+        def forward(self, x):
+            x = self.stem(x).permute(0, 2, 3, 1)
+            return self.head(self.final((x + self.mlp(self.norm(x))).permute(0, 3, 1, 2)))
+
+    x = torch.randn(2, 3, 4, 5)
+    moved = npl.move(Network(), x, to="peri")
+    assert npl.audit(moved, x).equations == ("x + N(F(N(x)))",)
+    assert ("kept", "final") in [(change.action, change.name) for change in npl.changes(moved).sites]

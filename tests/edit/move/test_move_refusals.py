@@ -50,6 +50,18 @@ class Fused(nn.Module):
         return torch.addmm(x, self.norm(x), self.weight)
 
 
+class StochasticDepth(nn.Module):
+    """In training mode other code adds the branch, as in DINOv2's blocks."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up = nn.LayerNorm(8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        branch = self.up(self.norm(x))
+        return x.index_add(0, torch.randperm(len(x))[:2], branch[:2]) if self.training else x + branch
+
+
 class Reused(nn.Module):
     """One activation, one dropout or one linear map is called at two places of a branch."""
 
@@ -96,6 +108,7 @@ class Reused(nn.Module):
             {"to": "output", "norm": "layer"},
             "'placed.up_output', placed in its output slot, is also inside a branch",
         ),
+        (StochasticDepth(), 2, {"to": "post"}, "in training mode 'the model' does not call 'placed.up_stream'"),
         (Block(), None, {"to": "pre"}, "does not take these inputs"),
         (nn.TransformerEncoderLayer(WIDTH, 2, 8, batch_first=True), 3, {"qk": "rms"}, "value of one of them alone"),
     ],

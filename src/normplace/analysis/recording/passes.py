@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -90,18 +91,33 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
     Training flags, buffers that are written in place, and the global random state are restored afterwards.
     """
-    with in_mode(model, False):
+    with _in_mode(model, False, []):
         yield
 
 
 @contextmanager
-def in_mode(model: nn.Module, training: bool) -> Iterator[None]:
-    """Run a model in training or evaluation mode, and restore the same as :func:`evaluating`."""
-    flags = {module: module.training for module in model.modules()}
-    with torch.random.fork_rng(devices=[]), unfused_encoder_layers(), _unwritten_buffers(model):
+def training(model: nn.Module, seed: int = 0) -> Iterator[None]:
+    """Run a model in training mode with fixed random numbers, and restore the same as :func:`evaluating`."""
+    gpus = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    state = random.getstate()
+    with _in_mode(model, True, gpus):
+        torch.default_generator.manual_seed(seed)
+        if gpus:
+            torch.cuda.manual_seed_all(seed)
+        random.seed(seed)
         try:
-            if any(flag != training for flag in flags.values()):
-                model.train(training)
+            yield
+        finally:
+            random.setstate(state)
+
+
+@contextmanager
+def _in_mode(model: nn.Module, in_training: bool, gpus: list[int]) -> Iterator[None]:
+    flags = {module: module.training for module in model.modules()}
+    with torch.random.fork_rng(devices=gpus), unfused_encoder_layers(), _unwritten_buffers(model, in_training):
+        try:
+            if any(flag != in_training for flag in flags.values()):
+                model.train(in_training)
             yield
         finally:
             for module, flag in flags.items():
@@ -110,7 +126,7 @@ def in_mode(model: nn.Module, training: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _unwritten_buffers(model: nn.Module) -> Iterator[None]:
+def _unwritten_buffers(model: nn.Module, in_training: bool) -> Iterator[None]:
     """Undo writes to buffers, such as counts of calls and moving averages.
 
     A buffer that is replaced by another tensor stays, because it is a cache that other attributes describe.
@@ -124,7 +140,8 @@ def _unwritten_buffers(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         for buffer, version, copy in before:
-            if buffer._version != version:
+            # Batch norm writes its running statistics in training mode without a new version.
+            if buffer._version != version or in_training:
                 with torch.no_grad():
                     buffer.copy_(copy)
 

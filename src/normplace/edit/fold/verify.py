@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
 
 from normplace._shared.resources import available_memory
-from normplace.analysis.recording.passes import in_mode
+from normplace.analysis.recording.passes import evaluating, training
 from normplace.analysis.recording.structures import copy_module, fresh_inputs, map_tensors, tensors_of
 from normplace.edit.fold.apply import FoldTarget, fold_norm, gain_and_shift, set_gain_and_shift
 from normplace.edit.fuse.numbers import Float64Mode
 from normplace.edit.verify.capture import Arguments
 from normplace.errors import UsageError
 
+Mode = Callable[[nn.Module], AbstractContextManager[None]]
 EXACT = 1e-9
 """Largest relative difference in float64: rounding leaves 1e-13 in small networks, a wrong fold 1e-2."""
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.02}
@@ -24,10 +24,10 @@ TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.bfloat16: 0.1, torc
 
 
 @torch.no_grad()
-def outputs_of(model: nn.Module, arguments: Arguments, training: bool = False) -> list[Tensor]:
-    """The floating-point outputs of a call, in evaluation mode unless ``training``."""
+def outputs_of(model: nn.Module, arguments: Arguments, mode: Mode = evaluating) -> list[Tensor]:
+    """The floating-point outputs of a call, in evaluation mode or in training mode."""
     inputs, kwargs = fresh_inputs(arguments)
-    with in_mode(model, training):
+    with mode(model):
         return [tensor.clone() for tensor in tensors_of(model(*inputs, **kwargs)) if tensor.is_floating_point()]
 
 
@@ -100,8 +100,8 @@ def changed_in_training(model: nn.Module, targets: Sequence[FoldTarget], argumen
     inputs = _widened(arguments)
 
     def outputs() -> list[Tensor]:
-        with Float64Mode(), _same_random_numbers():
-            return outputs_of(double, inputs, training=True)
+        with Float64Mode():
+            return outputs_of(double, inputs, training)
 
     def is_changed_by(chosen: Sequence[FoldTarget]) -> bool:
         names = {reader.parameter for target in chosen for reader in target.readers}
@@ -150,19 +150,6 @@ def _randomized(model: nn.Module, targets: Sequence[FoldTarget], with_shifts: bo
 
 def _widened(arguments: Arguments) -> Arguments:
     return map_tensors(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, arguments)
-
-
-@contextmanager
-def _same_random_numbers() -> Iterator[None]:
-    """Run with fixed seeds of PyTorch and of Python, and restore both states."""
-    state = random.getstate()
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        random.seed(0)
-        try:
-            yield
-        finally:
-            random.setstate(state)
 
 
 def verify_numbers(before: Sequence[Tensor], after: Sequence[Tensor]) -> float:

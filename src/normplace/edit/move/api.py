@@ -21,6 +21,7 @@ from normplace.edit.move.plan import MovePlan, MoveRequest
 from normplace.edit.move.projections import HeadNormRequest
 from normplace.edit.move.verify_heads import verify_head_norms
 from normplace.edit.move.verify_placement import verify_placement
+from normplace.edit.move.verify_training import check_training_calls
 from normplace.edit.record.changes import ATTRIBUTE, Changes, changes, small_matrix_warnings
 from normplace.edit.record.input_spec import describe_inputs
 from normplace.edit.saving.save_guard import guard_save
@@ -196,6 +197,8 @@ def _verified(original: nn.Module, plan: MovePlan, editor: ModelEditor, argument
         modules = {name: editor.model.get_submodule(name) for name in names}
         trained = {name: module for name, module in modules.items() if not isinstance(module, SkipScaling)}
         check_gradients(original, editor.model, arguments, trained)
+        on_sums = [change.name for change in editor.changes if change.name in names and change.slot == "stream"]
+        check_training_calls(editor.model, arguments, on_sums)
     return analysis
 
 

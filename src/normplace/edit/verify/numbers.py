@@ -115,11 +115,13 @@ def check_statistics(name: str, norm: Norm, tensors: Mapping[ValueId, Tensor]) -
     x, y = tensors.get(norm.input), tensors.get(norm.output)
     if norm.kind not in NORMALIZING or x is None or y is None or x.numel() != y.numel():
         return
-    y = y.reshape(x.shape)
+    views = [y.reshape(x.shape)]
+    if y.ndim == x.ndim > 2 and y.movedim(1, -1).shape == x.shape:  # permuted back to channels first
+        views.append(y.movedim(1, -1))
     fits = _is_affine_in if norm.affine else _is_equal
     is_checked = False
     for normalized, axis in _normalized(x, norm):
-        if fits(normalized, y, axis):
+        if any(fits(normalized, view, axis) for view in views):
             return
         is_checked = True
     if is_checked:
