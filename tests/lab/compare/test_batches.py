@@ -147,6 +147,18 @@ def test_samples_that_are_drawn_by_weight_are_held_out_of_every_epoch():
     assert sum(x < 30 for x in epochs[0]) > 0.75 * len(epochs[0])
 
 
+def test_an_unknown_sampler_that_repeats_samples_is_refused():
+    class Balanced(WeightedRandomSampler):
+        """As the balanced samplers of other packages."""
+
+    samples = TensorDataset(torch.arange(60.0)[:, None], torch.zeros(60))
+    repeated = DataLoader(samples, batch_size=3, sampler=Balanced([1.0] * 60, 60))
+    with pytest.raises(UsageError, match="the sampler of make repeats samples"):
+        hold_out(repeated, loss, "make")
+    shuffled = DataLoader(samples, batch_size=3, sampler=Balanced([1.0] * 60, 60, replacement=False))
+    assert "2 and 2 training batches" in hold_out(shuffled, loss, "make").note
+
+
 class Sampled(DataLoader):
     """A loader that makes its batches after collating, as PyG's loaders of neighbours do."""
 

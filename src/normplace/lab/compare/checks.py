@@ -118,8 +118,8 @@ def _hashed(start: Start, batch: Any, settings: list[Any], measures: list[float]
     loss = start.loss(start.model, batch)
     loss.backward()
     size = clip_grad_norm_(start.model.parameters(), math.inf)
-    # Four digits, so that rounding on another machine does not count.
-    numbers = [f"{number:.4g}" for number in (float(loss.detach()), float(size), *measures)]
+    # Three digits, so that rounding on a GPU or another machine does not count.
+    numbers = [f"{number:.3g}" for number in (float(loss.detach()), float(size), *measures)]
     text = json.dumps([_ADDRESS.sub("", repr(start.model)), *settings, *numbers])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -23,6 +23,7 @@ from torch.utils.data import (
 
 from normplace.analysis.recording.structures import tensors_of
 from normplace.errors import UsageError
+from normplace.lab.compare.rng import preserved_random_state
 from normplace.lab.compare.task import Batches, Loss, Validate
 
 MOST = 8
@@ -61,10 +62,15 @@ def hold_out(batches: Batches, loss: Loss, name: str) -> HeldOut:
         name: Name of the task, for errors.
 
     Raises:
-        UsageError: If there are too few batches.
+        UsageError: If there are too few batches, or an unknown sampler repeats samples.
     """
     if isinstance(batches, DataLoader) and (parts := _split_loader(batches)) is not None:
         held, rest = parts
+    elif isinstance(batches, DataLoader) and _repeats_samples(batches):
+        raise UsageError(
+            f"the sampler of {name} repeats samples, so that held-out ones would be trained on: return "
+            "validate(model, split) as the fourth element."
+        )
     else:
         held, rest = _split_batches(batches)
     if len(held) < 2:
@@ -153,6 +159,21 @@ def _bytes_of(batch: Any) -> int:
 def _makes_own_batches(loader: DataLoader[Any]) -> bool:
     """Whether a subclass changes the batches after they are collated, as PyG's loaders of neighbours do."""
     return any(getattr(type(loader), name) is not getattr(DataLoader, name) for name in ("__iter__", "_get_iterator"))
+
+
+def _repeats_samples(loader: DataLoader[Any]) -> bool:
+    """Whether an epoch of a loader with a sampler of the user's has a sample twice."""
+    dataset = loader.dataset
+    if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized) or _makes_own_batches(loader):
+        return False
+    seen: set[Any] = set()
+    with preserved_random_state():
+        for batch in loader.sampler if loader.batch_sampler is None else loader.batch_sampler:
+            for index in batch if isinstance(batch, list | tuple) else [batch]:
+                if index in seen or len(seen) > len(dataset):  # or its indices are not those of samples
+                    return index in seen
+                seen.add(index)
+    return False
 
 
 def _drawn_again(sampler: Any, indices: list[int], total: int) -> Sampler[int] | None:

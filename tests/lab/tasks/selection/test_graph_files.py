@@ -72,6 +72,11 @@ def test_ids_may_contain_other_separators(tmp_path, name, content):
     assert edges(read_graph(tmp_path / name)) == {("Ann", "Doe, J."), ("Ann", "Roe; P.")}
 
 
+def test_a_first_edge_between_nodes_called_u_and_v_is_not_a_header(tmp_path):
+    (tmp_path / "graph.txt").write_text("u v\nv w\nw x\n")
+    assert read_graph(tmp_path / "graph.txt").graph.num_edges == 3
+
+
 def test_a_first_edge_of_a_name_and_a_number_is_not_a_header(tmp_path):
     (tmp_path / "mixed.txt").write_text("Ann 1\n1 2\n2 3\n")
     assert edges(read_graph(tmp_path / "mixed.txt")) == {("1", "Ann"), ("1", "2"), ("2", "3")}

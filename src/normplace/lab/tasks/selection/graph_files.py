@@ -180,7 +180,12 @@ def _from_text(path: Path, kind: str) -> NamedGraph:
     fast = _integers(text, separator, columns, skipped)
     if fast is None and not (header or any(map(_is_whole, cells[:2]))):  # column names of another kind
         fast = _integers(text, separator, columns, number)
-    return _named(path, _edges(path, text, separator, columns, skipped) if fast is None else fast)
+    if fast is not None:
+        return _named(path, fast)
+    pairs = _edges(path, text, separator, columns, skipped)
+    if header and np.isin([cells[column] for column in columns], pairs).any():  # nodes, such as u and v
+        pairs = _edges(path, text, separator, columns, number - 1)
+    return _named(path, pairs)
 
 
 def _from_matrix(path: Path, text: str, number: int, sizes: str) -> NamedGraph:
