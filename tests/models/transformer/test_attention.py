@@ -120,6 +120,13 @@ def test_a_mask_of_another_shape_is_refused():
         branch()(rows(), MASK[:, :5])
 
 
+def test_a_mask_to_be_added_is_not_read_the_wrong_way_round():
+    added = torch.zeros(MASK.shape).masked_fill(~MASK, -torch.inf)
+    with pytest.raises(UsageError, match="mask == 0"):
+        branch()(rows(), added)
+    assert torch.equal(branch()(rows(), added == 0), branch()(rows(), MASK.long()))
+
+
 def test_places_that_are_not_there_are_refused():
     with pytest.raises(UsageError, match="did you mean 'q'"):
         Residual(branch(), 12, Placement.uniform(BlockSpec(inner=("qq",))))

@@ -184,6 +184,9 @@ UNPROVEN = {
     "a rounding to thousands": lambda: Function(lambda s, x: 1 / x.clamp(400, 450).round(decimals=-3)),
     "the bits of a saturation": lambda: Function(lambda s, x: (x.tanh().view(torch.int64) * 2).view(torch.float64)),
     "a multiple of a mask": lambda: Function(lambda s, x: torch.add(x, torch.tensor([0.0, -INF, 0.0]), alpha=2).sin()),
+    "a mask as whole numbers": lambda: Function(
+        lambda s, x: ((x.tanh() + torch.tensor([0.0, -INF, 0.0])).long() + 3.0).sqrt()
+    ),
     "an infinite multiple of zero": lambda: Function(lambda s, x: (x * INF).clamp(-1, 1)),
     "minus a mask": lambda: Function(lambda s, x: (x - torch.tensor([0.0, -INF, 0.0])).softmax(-1)),
     "a choice of the stream": lambda: Function(lambda s, x: torch.where(x > 0, x, x.tanh())),

@@ -257,14 +257,20 @@ def _check_pairs(rotary: Rotary, width: int) -> None:
 
 
 def check_mask(mask: Tensor, q: Tensor, k: Tensor) -> None:
-    """Check that a mask has one entry for each key of each sequence.
+    """Check that a mask has one truth value for each key of each sequence.
 
     Raises:
-        UsageError: If it has another shape.
+        UsageError: If it has another shape, or floating-point numbers, which would be read the wrong way round if they
+            are meant to be added to the scores.
     """
     if mask.shape != (q.shape[0], k.shape[2]):
         raise UsageError(
             f"mask must have the shape {(q.shape[0], k.shape[2])}, sequences × tokens, got {tuple(mask.shape)}."
+        )
+    if mask.is_floating_point():
+        raise UsageError(
+            f"mask must be true for tokens that may be attended to, got {mask.dtype}: pass mask.bool() if it has ones "
+            "there, or mask == 0 if it has zeros there and minus infinity elsewhere."
         )
 
 

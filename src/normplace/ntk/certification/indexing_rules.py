@@ -31,6 +31,8 @@ def _same_entries(call: OperatorCall) -> Value | None:
     if call.dtype == torch.bool:
         return call.result(lower=0.0, upper=1.0, bounded_gradient=True)
     if not call.dtype.is_floating_point:
+        if x.minus_inf is not None:
+            return call.unknown()
         return call.result(
             lower=x.lower - 1,
             upper=x.upper + 1,
