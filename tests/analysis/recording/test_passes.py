@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import normplace as npl
-from normplace.analysis.recording.passes import evaluating
+from normplace.analysis.recording.passes import ForwardError, evaluating, record_pass
 
 
 class Counting(nn.Module):
@@ -65,3 +65,8 @@ def test_a_loss_that_cannot_be_differentiated_is_reported():
 
     with pytest.raises(npl.UsageError, match="the backward pass failed"):
         npl.signals(InPlace(), X, lambda y: y.square().mean())
+
+
+def test_a_dict_of_inputs_is_passed_by_name():
+    with pytest.raises(ForwardError, match="pass the entries of a dict by name, with two stars before it"):
+        record_pass(nn.Linear(2, 2), ({"input": torch.zeros(1, 2)},), {})

@@ -79,9 +79,11 @@ def record_pass(
         shapes = ", ".join(
             f"{tuple(tensor.shape)} {dtype_name(tensor.dtype)}" for tensor in tensors_of((inputs, kwargs))
         )
+        advice = "call the model directly to see the traceback."
+        if len(inputs) == 1 and isinstance(inputs[0], Mapping):
+            advice = "pass the entries of a dict by name, with two stars before it."
         raise ForwardError(
-            f"the forward pass failed on inputs {shapes or 'without tensors'} ({first_line(error)})",
-            "call the model directly to see the traceback.",
+            f"the forward pass failed on inputs {shapes or 'without tensors'} ({first_line(error)})", advice
         ) from error
 
 
