@@ -244,7 +244,7 @@ def nested(adds: Sequence[ResidualAdd], reachability: Reachability) -> Iterator[
 def between_branches(adds: Sequence[ResidualAdd], reachability: Reachability) -> Iterator[ResidualAdd]:
     """Adds inside a branch of features from an earlier branch of its stream, such as the first layer's values.
 
-    Their skip is no stream, and nothing continues them.
+    Their skip is not a stream, and nothing continues them.
     """
     streams = [reachability.stream.get(add.skip, 0) for add in adds]
     for add, stream in zip(adds, streams, strict=True):
