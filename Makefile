@@ -7,6 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 JOBS ?= 2
+TEST_JOBS ?= 3
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -24,10 +25,11 @@ studies: $(VENV)/.demo ## run the five studies in full at laptop scale and write
 	$(BIN)/normplace study periln --out runs --jobs $(JOBS)
 	$(BIN)/normplace report runs --out runs/report.html
 
-# One thread for each of the processes: more would compete for the same cores. Both workers and every process that a test
-# starts read compiled modules, also where the environment forbids to write them.
+# One thread for each of the processes: more would compete for the same cores. One worker more than two cores, because many
+# tests wait for a process that they start. Workers and every such process read compiled modules, also where the environment
+# forbids to write them.
 test: $(VENV)/.dev ## run all tests
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal
 
 lint: $(VENV)/.dev ## check style and formatting
 	$(BIN)/ruff check
