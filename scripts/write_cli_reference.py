@@ -88,7 +88,7 @@ EXIT_CODES = (
         "The command ran and reports a problem: findings of an audit, failed trials, a wrong kernel, damaged lines.",
     ),
     ("2", "A usage error; one line on standard error names the mistake and the remedy."),
-    ("130", "Interrupted by Ctrl-C; the message says whether the command can resume."),
+    ("130", "Interrupted by Ctrl-C; the message states whether the command can resume."),
 )
 VARIABLES = (
     ("`NO_COLOR`, `FORCE_COLOR`", "Switch colour off or on; by default, only terminals get colour."),
