@@ -14,6 +14,7 @@ from normplace.lab.studies.periln.pretraining import FULL
 from normplace.lab.trials.claims import Verdict, judge_all
 from normplace.lab.trials.intervals import OrderStatistics
 from normplace.lab.trials.per_seed import PerSeed, SuccessfulRecords
+from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.runner import read_run
 from normplace.lab.trials.study import Headline, Study, named_study
 
@@ -78,21 +79,32 @@ def test_estimates_as_text():
 def test_the_peri_ln_headline_prefers_the_setting_closest_to_the_papers():
     headline = named_study("periln", STUDIES).headline
     assert headline is not None
-    lines = [
-        record(
-            "pretraining",
-            seed,
-            {"bits_per_byte": bits + 0.01 * seed, "choosing_bits": bits},
-            placement=placement,
-            learning_rate=1e-3,
-            tokens=tokens,
-            variant="main",
-        )
-        for placement, bits in (("pre", 1.2), ("peri", 1.1))
-        for tokens in (FULL.grid, FULL.long)
-        for seed in range(3)
-    ]
+
+    def lines(part: str, pre: float, peri: float, **config: object) -> list[TrialRecord]:
+        return [
+            record(
+                part,
+                seed,
+                {"bits_per_byte": bits + 0.01 * seed, "choosing_bits": bits},
+                placement=placement,
+                learning_rate=1e-3,
+                **config,
+            )
+            for placement, bits in (("pre", pre), ("peri", peri))
+            for seed in range(3)
+        ]
+
     start = "no benchmark score; bits per byte, Pre-LN minus Peri-LN,"
-    assert headline.measured(lines) == f"{start} 24 layers, 300 million tokens: +0.100 [+0.100, +0.100] (3 seeds)"
-    tiny = [replace(line, part="training", config={**line.config, "size": "tiny"}) for line in lines[::6]]
+    xavier, depth = (lines("initialization", 1.2, bits, start=name) for name, bits in (("xavier", 1.0), ("depth", 1.5)))
+    assert headline.measured([*xavier, *depth]) == (
+        f"{start} 24 layers: +0.200 [+0.200, +0.200] from Xavier weights, "
+        "-0.300 [-0.300, -0.300] from depth-scaled weights (3 seeds)"
+    )
+    long = lines("pretraining", 1.2, 1.1, tokens=FULL.long, variant="main")
+    grid = lines("pretraining", 1.2, 1.1, tokens=FULL.grid, variant="main")
+    assert headline.measured([*xavier, *depth, *grid, *long]) == (
+        f"{start} 24 layers: +0.100 [+0.100, +0.100] from Xavier weights after 300 million bytes, "
+        "-0.300 [-0.300, -0.300] from depth-scaled weights after 4 million (3 seeds)"
+    )
+    tiny = [replace(line, part="training", config={**line.config, "size": "tiny"}) for line in (long[0], long[3])]
     assert headline.measured(tiny) == f"{start} 6 layers of width 32: +0.100 (1 seed)"

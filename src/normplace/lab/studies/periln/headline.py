@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
 
 from normplace.lab.studies.estimates import estimate_text, seeds_text
 from normplace.lab.studies.periln import initialization, training
@@ -20,27 +20,28 @@ def _lead(records: Records, part: str, **variant: object) -> PerSeed:
     return (pre - peri)(records)
 
 
-def _settings(records: Records) -> Iterator[tuple[str, dict[str, PerSeed]]]:
-    """Networks, and the lead of Peri-LN by initial weights; those closest to the paper's setting first."""
+def _deep_leads(records: Records) -> dict[str, PerSeed]:
+    """The lead of Peri-LN with 24 layers by initial weights; from Xavier weights after the longest training."""
+    xavier, depth = (_lead(records, initialization.PART.name, start=start) for start in ("xavier", "depth"))
     pre, peri = (at_best("bits_per_byte", placement, FULL.long) for placement in ("pre", "peri"))
-    lead = (pre - peri)(records)
-    if len(lead) >= SEEDS:  # fewer do not replace settings with all their seeds
-        yield f"24 layers, {FULL.long / 1e6:.0f} million tokens", {"": lead}
-    starts = {"Xavier weights": "xavier", "depth-scaled weights": "depth"}
-    yield (
-        "24 layers",
-        {f" from {name}": _lead(records, initialization.PART.name, start=start) for name, start in starts.items()},
-    )
-    yield "6 layers of width 32", {"": _lead(records, training.PART.name, size="tiny")}
+    pretrained = (pre - peri)(records)
+    if len(pretrained) < SEEDS:  # fewer do not replace a setting with all its seeds
+        return {"from Xavier weights": xavier, "from depth-scaled weights": depth}
+    short = math.prod(initialization.SHAPE[name] for name in ("batch_size", "context", "steps"))
+    return {
+        f"from Xavier weights after {FULL.long / 1e6:.0f} million bytes": pretrained,
+        f"from depth-scaled weights after {short / 1e6:.0f} million": depth,
+    }
 
 
 def measured(records: Records) -> str | None:
-    """Held-out loss, Pre-LN minus Peri-LN, in the setting closest to the paper's that has records."""
-    for network, leads in _settings(records):
+    """Held-out loss, Pre-LN minus Peri-LN, in the settings closest to the paper's that have records."""
+    tiny = {"": _lead(records, training.PART.name, size="tiny")}
+    for network, leads in (("24 layers", _deep_leads(records)), ("6 layers of width 32", tiny)):
         if all(leads.values()):
-            texts = [f"{estimate_text(lead, '+.3f')}{start}" for start, lead in leads.items()]
+            texts = ", ".join(f"{estimate_text(lead, '+.3f')} {setting}".strip() for setting, lead in leads.items())
             seeds = seeds_text(next(iter(leads.values())))
-            return f"no benchmark score; bits per byte, Pre-LN minus Peri-LN, {network}: {', '.join(texts)} ({seeds})"
+            return f"no benchmark score; bits per byte, Pre-LN minus Peri-LN, {network}: {texts} ({seeds})"
     return None
 
 
