@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from normplace import BlockSpec, LearnedScale, Placement, Power, Residual, UsageError
+from normplace import BlockSpec, First, LearnedScale, Placement, Power, Residual, UsageError
 from normplace.models.depth import Coupling
 
 
@@ -90,3 +90,12 @@ def test_an_input_gain_needs_a_norm_with_a_gain():
     torch.testing.assert_close(Residual(nn.Linear(4, 4), 4, placement).input_norm.weight, torch.full((4,), 0.5))
     with pytest.raises(UsageError, match="Identity has none"):
         Residual(nn.Linear(4, 4), 4, placement, norm="identity")
+
+
+@pytest.mark.parametrize("name", ["pre", "deepnorm", "hybrid", "layerscale", "mix", "siamese"])
+def test_a_repr_builds_the_value_again_without_naming_defaults(name):
+    names = {kind.__name__: kind for kind in (BlockSpec, First, LearnedScale, Placement, Power)}
+    placement = Placement.named(name)
+    for value in (placement, *placement.all_specs):
+        assert eval(repr(value), names) == value
+    assert repr(BlockSpec(input=True, output=True)) == "BlockSpec(input=True, output=True)"

@@ -220,6 +220,8 @@ class Audit:
 
         return report(self)
 
+    __repr__ = __str__  # what a notebook shows
+
 
 def finite(value: Any) -> Any:
     """A copy with strings for numbers that JSON does not have."""

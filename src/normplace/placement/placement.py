@@ -22,7 +22,7 @@ from normplace.errors import UsageError, expect_choice, expect_whole
 from normplace.placement.equations import Apply, Sum, Symbol, X, branch_term, number_text, with_gain
 from normplace.placement.saved import known_fields, read_segments
 from normplace.placement.segments import First, Segments, check_ends, last_layer
-from normplace.placement.spec import BlockSpec
+from normplace.placement.spec import BlockSpec, short_repr
 
 NETWORK_SLOTS = ("embedding", "final")
 STREAMS = {
@@ -69,6 +69,9 @@ class Placement:
     name: str | None = None
     kinds: tuple[tuple[str, Segments], ...] = ()
     streams: str = "one"
+
+    def __repr__(self) -> str:
+        return short_repr(self)
 
     def __post_init__(self) -> None:
         if bool(self.segments) == bool(self.kinds):

@@ -5,12 +5,24 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from normplace.errors import UsageError, expect_number
 from normplace.placement.equations import block_term, with_gain
 from normplace.placement.factors import LearnedScale, Number, Power, scale_at, value_at
 
 BLOCK_SLOTS = ("input", "inner", "output", "stream")
+
+
+def short_repr(value: Any) -> str:
+    """The call that builds a dataclass, without the fields that have their defaults.
+
+    Args:
+        value: A dataclass instance.
+    """
+    fields = [(field, getattr(value, field.name)) for field in dataclasses.fields(value)]
+    given = ", ".join(f"{field.name}={content!r}" for field, content in fields if content != field.default)
+    return f"{type(value).__name__}({given})"
 
 
 @dataclass(frozen=True)
@@ -48,6 +60,9 @@ class BlockSpec:
     input_gain: Number = 1.0
     inner_scale: tuple[str, ...] = ()
     damped: bool = False
+
+    def __repr__(self) -> str:
+        return short_repr(self)
 
     def __post_init__(self) -> None:
         self._check_types()

@@ -101,6 +101,8 @@ class Survival:
             )
         return "\n".join(lines)
 
+    __repr__ = __str__  # what a notebook shows
+
 
 def survival(
     model: nn.Module,

@@ -74,6 +74,8 @@ class SurvivalTable:
             lines.append(f"{norm:20} {'-' if eps is None else f'{eps:g}':>7}  {cells}")
         return "\n".join(lines)
 
+    __repr__ = __str__  # what a notebook shows
+
 
 def _with_eps() -> dict[str, Build]:
     built: dict[str, Build] = {

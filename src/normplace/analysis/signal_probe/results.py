@@ -133,6 +133,8 @@ class Signals:
         )
         return "\n".join(lines)
 
+    __repr__ = __str__  # what a notebook shows
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -162,6 +164,8 @@ class Comparison:
                 lines.append(f"{depth.name:{width}}  {numbers}  {depth.equation}".rstrip())
             lines += [*([] if side.survival is None else [str(side.survival)]), ""]
         return "\n".join(lines).rstrip()
+
+    __repr__ = __str__  # what a notebook shows
 
 
 def _doublings(dtype: torch.dtype, peak: float) -> float:

@@ -72,6 +72,8 @@ class Insertions:
         rows = [(site.name, site.kind, site.equation, site.note) for site in self.sites]
         return text_table(rows[0], rows[1:]) if rows else "no scale was inserted"
 
+    __repr__ = __str__  # what a notebook shows
+
 
 def insert(
     model: Model,

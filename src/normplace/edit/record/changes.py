@@ -136,6 +136,8 @@ class Changes:
         lines += fusions
         return "\n".join(lines)
 
+    __repr__ = __str__  # what a notebook shows
+
 
 def _placement_line(before: str | None, after: str | None) -> str:
     first, last = before or "no named placement", after or "no named placement"

@@ -36,6 +36,8 @@ class Advice:
     def __str__(self) -> str:
         return " ".join((self.sentence, self.limits, *self.warnings))
 
+    __repr__ = __str__  # what a notebook shows
+
 
 def advise(comparison: Comparison) -> Advice:
     """Advise to use the highest-ranked edit that is better than the baseline, else the baseline.

@@ -179,6 +179,8 @@ class Comparison:
 
         return comparison_text(self)
 
+    __repr__ = __str__  # what a notebook shows
+
     def to_dict(self) -> dict[str, Any]:
         """The result as JSON values, without the result lines; numbers that are not finite are None."""
         return {

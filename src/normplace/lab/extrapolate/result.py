@@ -120,6 +120,8 @@ class Extrapolation:
         headings, *rows = self.departure_table()
         return "\n".join([*self.sentences, *self.notes, "", text_table(headings, rows)])
 
+    __repr__ = __str__  # what a notebook shows
+
     def departure_table(self) -> list[list[str]]:
         """For each kind of line, where each model leaves the range: a header and rows."""
         models = [self.model] if self.normed is None else [self.model, self.normed]

@@ -108,3 +108,5 @@ class Certificate:
             for norm in self.norms
         )
         return "\n".join(lines)
+
+    __repr__ = __str__  # what a notebook shows

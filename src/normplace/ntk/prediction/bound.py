@@ -85,6 +85,8 @@ class Bound:
             lines.append(f"  {formula:<22} {getattr(self, name):>12.4g}  {status}{note}{verdict}")
         return "\n".join(lines)
 
+    __repr__ = __str__  # what a notebook shows
+
 
 @torch.no_grad()
 def bound(

@@ -79,6 +79,8 @@ class Prediction:
             f"{'' if self.converged else ' (NOT converged)'}, condition {self.condition:.2e}"
         )
 
+    __repr__ = __str__  # what a notebook shows
+
 
 @dataclass(frozen=True)
 class _Solution:
