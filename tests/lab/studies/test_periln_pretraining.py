@@ -100,6 +100,24 @@ def test_grids_are_extended_until_the_best_rate_is_inside():
     assert first == [("pre", 1e-3), ("peri", 1e-3), ("pre", 2e-3), ("peri", 2e-3)]
 
 
+def test_a_grid_in_which_no_network_learned_is_extended_to_lower_rates():
+    def lines(*rates: float, stuck: float) -> list[TrialRecord]:
+        return [
+            line(FULL.trial("post", rate, 0, FULL.grid), choosing_bits=4.96 + abs(rate - 2e-3), stuck=stuck)
+            for rate in rates
+        ]
+
+    def waiting(records: list[TrialRecord]) -> set[float]:
+        trials = pending(SuccessfulRecords(records), FULL, ("grid-named",))
+        return {trial.learning_rate for trial in trials if trial.placement == "post"}
+
+    stuck = lines(*RATES[3:7], stuck=1.0)  # the best of them has neighbors
+    assert waiting(stuck) == {RATES[2]} and settled_rate(SuccessfulRecords(stuck), FULL, "post") is None
+    learned = [*lines(*RATES[4:7], stuck=1.0), *lines(RATES[3], stuck=0.0)]
+    assert not waiting(learned) and settled_rate(SuccessfulRecords(learned), FULL, "post") == 2e-3
+    assert not waiting(lines(*RATES, stuck=1.0))  # the range ends
+
+
 def test_long_runs_wait_for_the_grid_and_use_its_best_rate():
     assert pending([], FULL, ("long",)) == []
     order, _ = run_all(("grid", "long"))

@@ -1,7 +1,8 @@
 """Learning-rate grids of language models, and the order of trials that wait for them.
 
 A grid starts with three rates and is extended by a factor of 2 until the best rate has a lower and a higher neighbor,
-or the range of rates ends.
+or the range of rates ends. If no network of it learned, it is extended to lower rates, since too high a rate is the
+usual reason.
 """
 
 from __future__ import annotations
@@ -59,10 +60,18 @@ def next_rates(tried: Sequence[float], best: float | None) -> tuple[float, ...]:
     return tuple(rate for rate in neighbors if rate not in tried)
 
 
+def missing_rates(records: Records, part: str, **variant: object) -> tuple[float, ...]:
+    """The learning rates that a variant's grid needs next; none if it is complete."""
+    tried = config_values(records, part, "learning_rate", **variant)
+    rates = next_rates(tried, best_rate(records, part, **variant))
+    if rates or any(record.metrics.get("stuck") != 1 for record in pick(records, part, **variant)):
+        return rates
+    return tuple(rate for rate in RATES if rate < min(tried))[-1:]
+
+
 def best_of_complete_grid(records: Records, part: str, **variant: object) -> float | None:
     """The best learning rate of a variant's grid; None before the grid is complete."""
-    best = best_rate(records, part, **variant)
-    return None if next_rates(config_values(records, part, "learning_rate", **variant), best) else best
+    return None if missing_rates(records, part, **variant) else best_rate(records, part, **variant)
 
 
 def pending_trials(

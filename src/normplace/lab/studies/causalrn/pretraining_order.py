@@ -17,8 +17,8 @@ from normplace.lab.studies.causalrn.pretraining import (
     PretrainingTrial,
     Setting,
 )
-from normplace.lab.studies.rate_grid import best_of_complete_grid, best_rate, next_rates, pending_trials
-from normplace.lab.trials.per_seed import Records, config_values
+from normplace.lab.studies.rate_grid import best_of_complete_grid, missing_rates, pending_trials
+from normplace.lab.trials.per_seed import Records
 
 Trials = Iterator[PretrainingTrial]
 
@@ -43,8 +43,7 @@ def settled_rate(records: Records, network: str, vocab: int, tokens: int = FULL.
 def _grid(records: Records, setting: Setting, vocab: int) -> Trials:
     for network in NETWORKS:
         fields = grid_fields(network, vocab, setting.grid)
-        tried = config_values(records, PART.name, "learning_rate", **fields)
-        for rate in next_rates(tried, best_rate(records, PART.name, **fields)):
+        for rate in missing_rates(records, PART.name, **fields):
             yield setting.trial(network, vocab, rate, GRID_SEED, setting.grid)
 
 

@@ -22,7 +22,7 @@ from normplace.lab.studies.periln.pretraining import (
     PretrainingTrial,
     Setting,
 )
-from normplace.lab.studies.rate_grid import best_of_complete_grid, best_rate, next_rates, pending_trials
+from normplace.lab.studies.rate_grid import best_of_complete_grid, missing_rates, pending_trials
 from normplace.lab.trials.per_seed import Records, config_values
 
 EQUAL_RATE = 4e-3
@@ -51,7 +51,7 @@ def _grid(*placements: str) -> Callable[[Records, Setting], Trials]:
         for placement in placements:
             fields = {"placement": placement, "tokens": setting.grid, "variant": MAIN, "seed": 0}
             tried = config_values(records, PART.name, "learning_rate", **fields)
-            rates = next_rates(tried, best_rate(records, PART.name, **fields))
+            rates = missing_rates(records, PART.name, **fields)
             wanted += [(len(tried) + number, placement, rate) for number, rate in enumerate(rates)]
         for _, placement, rate in sorted(wanted, key=lambda cell: cell[0]):
             yield setting.trial(placement, rate, 0, setting.grid)
