@@ -60,6 +60,20 @@ def test_advice_names_the_winner_and_the_limits():
         ({"as-is": [1.2], "post": [1.0]}, "Keep as-is: post ranks first, but 1 seed cannot separate the two."),
         ({"as-is": [None] * 3, "peri": [1.0, 1.1, 1.0]}, "Use peri: as-is diverged with 3 of 3 seeds."),
         (
+            {"as-is": [None] * 7, "peri": [1.0, 1.1, 1.0, 1.1, 1.0, 1.1, None]},
+            "Use peri: as-is diverged with 7 of 7 seeds, and peri with 1.",
+        ),
+        (
+            {"as-is": [1.0, 1.1, 1.0] + [None] * 12, "peri": [1.5, 1.61, 1.5] + [1.5] * 12},
+            "Use peri: as-is diverged with 12 of 15 seeds, although the held-out loss of peri is 0.503 higher where "
+            "neither diverged (95% interval 0.483 to 0.524, 3 seeds).",
+        ),
+        (
+            {"as-is": [1.5, 1.61, 1.5] + [None] * 12, "peri": [1.0, 1.1, 1.0] + [1.0] * 12},
+            "Use peri: its held-out loss is 0.503 lower than that of as-is (95% interval 0.483 to 0.524, 3 seeds), and "
+            "as-is diverged with 12 of 15 seeds.",
+        ),
+        (
             {"as-is": [2.0, 2.1, 2.0], "wild": [1.0, 1.9, 0.2], "peri": [1.5, 1.61, 1.5]},
             "Use peri: its held-out loss is 0.497 lower than that of as-is (95% interval 0.476 to 0.517, 3 seeds); "
             "wild ranks first, but the seeds cannot separate it from as-is.",

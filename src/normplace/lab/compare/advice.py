@@ -66,7 +66,8 @@ def seeds_text(difference: Difference) -> str:
 
 def _use(chosen: Row, rows: Sequence[Row], better: Better, measure: str) -> str:
     assert chosen.difference is not None
-    reason = f"Use {chosen.edit}: {_advantage(chosen.difference, better, measure)}"
+    baseline = next(row for row in rows if row.edit == chosen.difference.other)
+    reason = f"Use {chosen.edit}: {_advantage(chosen, baseline, better, measure)}"
     if chosen is not rows[0]:
         return f"{reason}; {rows[0].edit} ranks first, but the seeds cannot separate it from {chosen.difference.other}."
     others = [row for row in rows[1:] if row.edit != chosen.difference.other]
@@ -95,20 +96,21 @@ def _keep(rows: Sequence[Row], baseline: str) -> str:
     return f"Keep {baseline}: {first.edit} ranks first, but {seeds} cannot separate the two{remedy}."
 
 
-def _advantage(difference: Difference, better: Better, measure: str) -> str:
+def _advantage(chosen: Row, baseline: Row, better: Better, measure: str) -> str:
     """The reason why an edit is better."""
-    total = difference.seeds + difference.diverged + difference.other_diverged
-    fewer = difference.other_diverged > difference.diverged
-    diverged = f"{difference.other} diverged with {difference.other_diverged} of {count(total, 'seed')}"
+    difference = chosen.difference
+    assert difference is not None
+    of_chosen = f", and {chosen.edit} with {chosen.diverged}" if chosen.diverged else ""
+    diverged = f"{baseline.edit} diverged with {baseline.diverged} of {count(baseline.seeds, 'seed')}{of_chosen}"
     if not difference.low * difference.high > 0:
         return diverged
     ends = sorted((abs(difference.low), abs(difference.high)))
-    relation = "lower" if better == "smaller" else "higher"
-    text = (
-        f"its {measure} is {number(abs(difference.estimate), 3)} {relation} than that of {difference.other} "
-        f"(95% interval {number(ends[0], 3)} to {number(ends[1], 3)}, {count(difference.seeds, 'seed')})"
-    )
-    return f"{text}, and {diverged}" if fewer else text
+    relation = f"{number(abs(difference.estimate), 3)} {'lower' if difference.estimate < 0 else 'higher'}"
+    interval = f"95% interval {number(ends[0], 3)} to {number(ends[1], 3)}, {count(difference.seeds, 'seed')}"
+    if (difference.estimate < 0) != (better == "smaller"):
+        return f"{diverged}, although the {measure} of {chosen.edit} is {relation} where neither diverged ({interval})"
+    text = f"its {measure} is {relation} than that of {baseline.edit} ({interval})"
+    return f"{text}, and {diverged}" if difference.other_diverged > difference.diverged else text
 
 
 def _limits(records: Sequence[TrialRecord], tokens_per_step: int | None) -> str:
