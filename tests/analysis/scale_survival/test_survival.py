@@ -426,3 +426,72 @@ def test_norms_over_the_channels_of_feature_maps(norm, chosen):
 def test_the_default_eps_of_rms_norm_in_half_precision():
     model, x = nn.Sequential(nn.RMSNorm(8), nn.Linear(8, 2)).bfloat16(), torch.randn(6, 8, dtype=torch.bfloat16)
     assert npl.survival(model, x).sites[0].eps == torch.finfo(torch.float32).eps
+
+
+def test_a_norm_that_is_called_with_matrices_and_with_sequences():
+    class Pooled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.map, self.head = nn.LayerNorm(8), nn.Linear(8, 8), nn.Linear(8, 2)
+
+        def forward(self, x):
+            rows = self.norm(x[:, 0])
+            return self.head(self.norm(self.map(x))).sum(1) + self.head(rows)
+
+    (site,) = survival(Pooled(), torch.randn(4, 5, 8)).sites
+    assert site.calls == 2
+    assert site.kept < 1e-3
+
+
+class FlattenedNorm(nn.Module):
+    def forward(self, x):
+        scale = torch.rsqrt(x.flatten(0, 1).square().mean(1, keepdim=True) + 1e-6)
+        return x * scale.view(*x.shape[:2], 1)
+
+
+@pytest.mark.parametrize("in_code", [False, True])
+def test_a_norm_whose_statistic_is_over_rows_of_a_matrix(in_code):
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.map, self.head = nn.Linear(8, 8), nn.Linear(8, 2)
+            self.norm = None if in_code else FlattenedNorm()
+
+        def forward(self, x):
+            x = self.map(x)
+            return self.head(FlattenedNorm.forward(self, x) if self.norm is None else self.norm(x))
+
+    (site,) = survival(Network(), torch.randn(4, 5, 8)).sites
+    assert site.kept < 1e-3
+
+
+def test_a_group_norm_in_code_is_measured_as_its_module():
+    class Network(nn.Module):
+        def __init__(self, norm):
+            super().__init__()
+            self.map, self.norm, self.head = nn.Conv2d(3, 8, 1), norm, nn.Conv2d(8, 2, 1)
+
+        def forward(self, x):
+            x = self.map(x)
+            return self.head(nn.functional.group_norm(x, 2) if self.norm is None else self.norm(x))
+
+    module, code = Network(nn.GroupNorm(2, 8, affine=False)), Network(None)
+    code.load_state_dict(module.state_dict())
+    x, sites = torch.randn(4, 3, 5, 6), []
+    for model in (module, code):
+        torch.manual_seed(0)
+        sites += survival(model, x).sites
+    assert sites[1].before == pytest.approx(sites[0].before)
+    assert sites[1].after == pytest.approx(sites[0].after)
+
+
+def test_named_norms_of_a_model_with_a_part_that_cannot_be_recorded():
+    class Padded(nn.Module):
+        def forward(self, x):
+            return torch.nested.as_nested_tensor([x[:2], x[2:]]).to_padded_tensor(0).flatten(0, 1)
+
+    model, x = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8), Padded()), torch.randn(4, 8)
+    (site,) = survival(model, x, norms=["0"]).sites
+    assert site.kept == pytest.approx(survival(model[:2], x).sites[0].kept)
+    with pytest.raises(UsageError, match="the forward pass failed"):
+        survival(model, x[:, :3], norms=["0"])

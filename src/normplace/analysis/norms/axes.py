@@ -9,7 +9,7 @@ from normplace.analysis.recording.ids import ValueId
 
 
 def normalized_axis(graph: Graph, norm: Norm, argument: ValueId) -> int | None:
-    """The axis of an argument that holds the features a norm is over; None if that is not clear.
+    """The axis of an argument that holds the features a norm is over, -1 for the last; None if that is not clear.
 
     Args:
         graph: The graph.
@@ -32,5 +32,5 @@ def normalized_axis(graph: Graph, norm: Norm, argument: ValueId) -> int | None:
                 old, new = graph.values[value].shape, graph.values[node.outputs[0]].shape
                 marks = move_marks(node.op, value, marks, old, new)
         if marks is not None and [dim for dim, mark in enumerate(marks) if mark] == [wanted]:
-            return axis
+            return axis if axis < rank - 1 else -1
     return None

@@ -271,7 +271,7 @@ def _division(
         eps_dtype=eps[1],
         precision=statistic.precision,
         extent=None if root.name in REDUCTIONS else graph.values[root.inputs[0]].extent,
-        axis=1 if _reduced_axes(graph, statistic.reduction) == {1} else -1,
+        axis=1 if _is_over_channels(graph, statistic.reduction, numerator.value) else -1,
     )
 
 
@@ -288,6 +288,13 @@ def _runs_over_features(graph: Graph, reduction: Node | None) -> bool:
         return True
     # Images have their features in dimension 1.
     return len(graph.values[reduction.inputs[0]].shape) - 1 in reduced or reduced == {1}
+
+
+def _is_over_channels(graph: Graph, reduction: Node | None, value: ValueId) -> bool:
+    """Whether a reduction sums over dimension 1 of a value, not of its rows as a matrix."""
+    if reduction is None or _reduced_axes(graph, reduction) != {1}:
+        return False
+    return graph.values[reduction.inputs[0]].shape == graph.values[value].shape
 
 
 def _reduced_axes(graph: Graph, reduction: Node | None) -> set[int] | None:

@@ -15,6 +15,7 @@ from normplace.analysis.norms.classes import known_norm_modules, module_names, s
 from normplace.analysis.recording.functions import FunctionCall, FunctionRecorder
 from normplace.analysis.recording.passes import (
     ForwardError,
+    evaluating,
     record_pass,
     uncompiled,
     unfused_encoder_layers,
@@ -231,8 +232,26 @@ def _choose(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any], n
     if names is None:
         return _every_norm(model, inputs, kwargs)
     chosen = _Chosen(names)
-    chosen.axes = _axes(Analysis(model, record_pass(model, *fresh_inputs((inputs, kwargs)))), names)
+    try:
+        analysis = Analysis(model, record_pass(model, *fresh_inputs((inputs, kwargs))))
+    except ForwardError:
+        if not _runs(model, inputs, kwargs):
+            raise
+        return chosen  # a part of the model, such as a script, cannot be recorded
+    chosen.axes = _axes(analysis, names)
     return chosen
+
+
+@torch.no_grad()
+def _runs(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a pass that is not recorded succeeds."""
+    fresh_args, fresh_kwargs = fresh_inputs((inputs, kwargs))
+    try:
+        with evaluating(model):
+            model(*fresh_args, **fresh_kwargs)
+    except Exception:
+        return False
+    return True
 
 
 def _axes(analysis: Analysis, names: Iterable[str]) -> dict[str, int]:
@@ -267,7 +286,8 @@ def _every_norm(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any
         code_site = finder.find(norm, site.name)
         if code_site is not None:
             chosen.code.append(code_site)
-            chosen.axes[site.name] = norm.axis
+            if norm.erases_scale:
+                chosen.axes[site.name] = norm.axis
         elif site.name not in chosen.unmeasured:
             chosen.unmeasured.append(site.name)
     chosen.axes |= _axes(analysis, chosen.modules)

@@ -96,7 +96,7 @@ class SourceFinder:
         call = next(tape.calls[call] for call in tape.enclosing_calls(norm.call) if tape.calls[call].path == path)
         argument = next(iter(call.arguments.values()))
         axis = normalized_axis(self.analysis.graph, norm, argument) if norm.erases_scale else None
-        return axis is not None and axis != len(self.analysis.graph.values[argument].shape) - 1
+        return axis not in (None, -1)
 
     def describe(self, path: str, indices: list[NormIndex]) -> NormSource | str:
         """The norm of a module, or the reason why it cannot be swapped."""
