@@ -121,7 +121,7 @@ def _relate(lanes: Access, count: int, scales: Callable[..., Any]) -> Callable[.
                     for column in range(0, a.shape[1], count):
                         total = fill(_ZERO)
                         for place in range(end - begin):
-                            if found[place] > _ZERO or found[place] != found[place]:
+                            if not found[place] < _ZERO:  # nan too
                                 total = total + power_of_two32(load(pairs, place, column) * (found[place] * _LOG2E))
                         store(y, row, column, load(y, row, column) + total)
                 for column in range(0, a.shape[1], count):
