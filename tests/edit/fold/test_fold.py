@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 import random
 from collections.abc import Callable
@@ -310,10 +311,42 @@ class ByLength(Alternatives):
         return self.aux(self.features(x)) if x.shape[1] > 5 else self.head(self.features(x))
 
 
+def decorated(function):
+    @functools.wraps(function)
+    def call(*args):
+        return function(*args)
+
+    return call
+
+
+class Decorated(Alternatives):
+    @decorated
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.aux if x.shape[1] > 5 else self.head)(self.features(x))
+
+
+class ByProperty(Alternatives):
+    @property
+    def reader(self) -> nn.Module:
+        choose = lambda: self.aux if self.read else self.head  # noqa: E731
+        return choose()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.reader(self.features(x))
+
+
+class ByName(Alternatives):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return getattr(self, "aux" if x.shape[1] > 5 else "head")(self.features(x))
+
+
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
         (ByLength(), "because 'aux', which may read it too, was not called"),
+        (Decorated(), "because 'aux', which may read it too, was not called"),
+        (ByProperty(), "because 'aux', which may read it too, was not called"),
+        (ByName(), "because 'aux', which may read it too, was not called"),
         (
             Alternatives(lambda self, y: self.heads["one"](y)),
             "because 'heads.two', which may read it too, was not called",
@@ -323,7 +356,7 @@ class ByLength(Alternatives):
             "because in training mode something else reads it",
         ),
     ],
-    ids=["by length", "another task", "in training"],
+    ids=["by length", "decorated", "by property", "by name", "another task", "in training"],
 )
 def test_readers_that_the_pass_does_not_call(model, reason):
     folded = assert_folded(randomize(model), features(2, 3), folded=1, refused=1)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 from torch import nn
@@ -248,15 +249,25 @@ class ReaderFinder:
 
 
 def _is_named_in_code(module: nn.Module, attribute: str) -> bool:
-    """Whether a method of a module other than its constructor names an attribute."""
-    functions = (
-        function
-        for base in type(module).__mro__
-        if base not in (nn.Module, object)
-        for name, function in vars(base).items()
-        if isinstance(function, FunctionType) and name != "__init__"
-    )
-    return any(attribute in function.__code__.co_names for function in functions)
+    """Whether a method or property of a module other than its constructor names an attribute."""
+    for base in type(module).__mro__:
+        if base in (nn.Module, object):
+            continue
+        for name, member in vars(base).items():
+            function = inspect.unwrap(getattr(member, "fget", member))
+            if name != "__init__" and isinstance(function, FunctionType) and attribute in _names(function.__code__):
+                return True
+    return False
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """The names and strings in code and in the functions within it."""
+    yield from code.co_names
+    for part in code.co_consts:
+        if isinstance(part, CodeType):
+            yield from _names(part)
+        elif isinstance(part, str):
+            yield part
 
 
 def _not_linear(node: Node, where: str) -> str:
