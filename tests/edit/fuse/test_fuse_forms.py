@@ -49,6 +49,13 @@ class Outside(Norm):
         return self.weight * x / (x.float().pow(2).mean(-1, keepdim=True).sqrt() + EPS).to(x.dtype)
 
 
+class OfSequences(Norm):
+    """Has no time dimension in a matrix of rows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight * F.rms_norm(x.flatten(1, 2), (WIDTH,), None, EPS).view(x.shape)
+
+
 class Squared(Norm):
     def forward(self, x: Tensor) -> Tensor:
         return self.weight.square() * F.rms_norm(x, (WIDTH,), None, EPS)
@@ -140,6 +147,7 @@ def test_the_meta_device_is_enough():
         (nn.Sequential(RMSNorm(WIDTH)), "rms", EPS, "submodules"),
         (Outside("weight"), "rms", EPS, "something else"),
         (Squared("weight"), "rms", EPS, "something else"),
+        (OfSequences("weight"), "rms", EPS, "cannot be called with rows"),
         (RMSNorm(WIDTH), "rms", 2 * EPS, "something else"),
         (RMSNorm(WIDTH), "layer", EPS, "something else"),
         (Half("weight"), "rms", EPS, "order of its casts"),
