@@ -120,3 +120,19 @@ def test_refusals_are_one_sentence(model, inputs, options, sentence):
         npl.move(model, *arguments, **options)
     assert "\n" not in str(error.value)
     assert str(error.value)[-1] in ".?"
+
+
+def test_blocks_that_drop_themselves_at_random_are_moved():
+    class Dropped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.up = nn.LayerNorm(8), nn.Linear(8, 8)
+
+        def forward(self, x):
+            if self.training and torch.rand(()) < 0.8:
+                return x
+            return x + self.up(self.norm(x))
+
+    x = torch.randn(5, 8)
+    moved = npl.move(nn.Sequential(*(Dropped() for _ in range(4))), x, to="post")
+    assert set(npl.audit(moved, x).equations) == {"N(x + F(x))"}

@@ -14,8 +14,8 @@ from normplace.edit.code.rewrite import PLACED
 from normplace.edit.verify.capture import Arguments
 from normplace.errors import UsageError
 
-PASSES = 5
-"""A layer that is dropped at random runs in one of them."""
+PASSES = 20
+"""A block that drops itself at random runs in one of them."""
 
 
 @torch.no_grad()
