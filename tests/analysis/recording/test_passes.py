@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import normplace as npl
-from normplace.analysis.recording.passes import ForwardError, evaluating, record_pass
+from normplace.analysis.recording.passes import ForwardError, evaluating, record_pass, training
 
 
 class Counting(nn.Module):
@@ -53,6 +53,19 @@ def test_a_buffer_that_a_pass_replaces_stays():
     with evaluating(model):
         model.cache = torch.ones(3)
     assert torch.equal(model.cache, torch.ones(3))
+
+
+def test_training_restores_the_buffers_that_it_writes():
+    class Expanded(nn.BatchNorm1d):
+        def __init__(self):
+            super().__init__(4)
+            self.register_buffer("shared", torch.zeros(1).expand(4))  # it cannot be written
+
+    model = Expanded().eval()
+    with training(model), torch.no_grad():
+        model(torch.randn(8, 4))
+        assert model.running_mean.abs().max() > 0
+    assert model.running_mean.abs().max() == 0
 
 
 def test_a_loss_that_cannot_be_differentiated_is_reported():

@@ -143,7 +143,7 @@ def _unwritten_buffers(model: nn.Module, in_training: bool) -> Iterator[None]:
     finally:
         for buffer, version, copy in before:
             # Batch norm writes its running statistics in training mode without a new version.
-            if buffer._version != version or in_training:
+            if buffer._version != version or (in_training and not torch.equal(buffer, copy)):
                 with torch.no_grad():
                     buffer.copy_(copy)
 
