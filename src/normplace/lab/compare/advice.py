@@ -68,6 +68,8 @@ def _use(chosen: Row, rows: Sequence[Row], better: Better, measure: str) -> str:
     assert chosen.difference is not None
     baseline = next(row for row in rows if row.edit == chosen.difference.other)
     reason = f"Use {chosen.edit}: {_advantage(chosen, baseline, better, measure)}"
+    if rows[0] is baseline:
+        return f"{reason}; {baseline.edit} ranks first only by seeds that the two do not share."
     if chosen is not rows[0]:
         return f"{reason}; {rows[0].edit} ranks first, but the seeds cannot separate it from {chosen.difference.other}."
     others = [row for row in rows[1:] if row.edit != chosen.difference.other]
@@ -84,7 +86,7 @@ def _keep(rows: Sequence[Row], baseline: str) -> str:
     if all(row.verdict == Verdict.WORSE for row in others):
         return f"Keep {baseline}: it is better than {_list([row.edit for row in others])}."
     first = rows[0]
-    seeds = count(min(row.seeds for row in rows), "seed")
+    seeds = count(min(row.seeds for row in rows if row.edit in {first.edit, baseline}), "seed")
     if first.edit == baseline:
         return f"Keep {baseline}: it ranks first, and {seeds} did not show that another edit is better."
     assert first.difference is not None
