@@ -136,7 +136,8 @@ class TrainerTask(Task):
         names, before = self.trainer.get_decay_parameter_names, _gains(self.trainer.model)
         new = [name for name, kind in _gains(model).items() if before.get(name) is not kind]
         others = [name for name in names(model) if name not in new]
-        return others + new if before.keys() & set(names(self.trainer.model)) else others
+        of_norms = {name for name, kind in before.items() if "norm" in kind.__name__.lower()}
+        return others + new if of_norms & set(names(self.trainer.model)) else others
 
 
 def _gains(model: nn.Module) -> dict[str, type[nn.Module]]:
