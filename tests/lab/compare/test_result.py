@@ -70,6 +70,11 @@ def test_advice_names_the_winner_and_the_limits():
             "as-is ranks first only by seeds that the two do not share.",
         ),
         (
+            {"as-is": [2.0, 2.11, 2.0], "peri": [1.5, 1.6, 1.5], "post": [1.0, 1.11, 1.0, None]},
+            "Use peri: its held-out loss is 0.503 lower than that of as-is (95% interval 0.483 to 0.524, 3 seeds); the "
+            "seeds cannot separate it from post.",
+        ),
+        (
             {"as-is": [None] * 7, "peri": [1.0, 1.1, 1.0, 1.1, 1.0, 1.1, None]},
             "Use peri: as-is diverged with 7 of 7 seeds, and peri with 1.",
         ),

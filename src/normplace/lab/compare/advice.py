@@ -73,7 +73,8 @@ def _use(chosen: Row, rows: Sequence[Row], better: Better, measure: str) -> str:
     if chosen is not rows[0]:
         return f"{reason}; {rows[0].edit} ranks first, but the seeds cannot separate it from {chosen.difference.other}."
     others = [row for row in rows[1:] if row.edit != chosen.difference.other]
-    tied = [row.edit for row in others if row.best_difference and row.best_difference.verdict is Verdict.TIED]
+    # With other seeds, an edit that diverged may rank lower and still have better scores with the shared ones.
+    tied = [row.edit for row in others if row.best_difference and row.best_difference.verdict is not Verdict.BETTER]
     if tied:
         return f"{reason}; the seeds cannot separate it from {_list(tied)}."
     return f"{reason}, and it is better than {_list([row.edit for row in others])}." if others else f"{reason}."
