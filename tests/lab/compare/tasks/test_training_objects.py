@@ -221,8 +221,10 @@ def test_random_splits_of_a_data_module_stay_disjoint():
 
 
 class LogsAccuracy(Lit):
+    loss_name = "val_loss"
+
     def validation_step(self, batch, batch_idx):
-        self.log_dict({"val_loss": (self(batch[0]) - batch[1]).square().mean(), "val_acc": 0.25})
+        self.log_dict({self.loss_name: (self(batch[0]) - batch[1]).square().mean(), "val_acc": 0.25})
 
 
 class ReturnsLoss(LogsAccuracy):
@@ -231,7 +233,11 @@ class ReturnsLoss(LogsAccuracy):
         return (self(batch[0]) - batch[1]).square().mean()
 
 
-@pytest.mark.parametrize("module", [LogsAccuracy, ReturnsLoss])
+class ReturnsOtherLoss(ReturnsLoss):
+    loss_name = "val/Loss"
+
+
+@pytest.mark.parametrize("module", [LogsAccuracy, ReturnsLoss, ReturnsOtherLoss])
 def test_a_larger_measure_is_not_a_loss(module):
     start = LightningTask(module(), Data(), better="larger").start(0)
     assert start.validate(start.model, "choose") == 0.25
