@@ -35,9 +35,11 @@ def test_the_parts_are_listed(capsys):
     assert "[norm1]" in out and "2 of 2 sums and norms of TransformerEncoderLayer" in out
 
 
-def test_a_model_without_norms_and_sums(capsys):
+def test_a_model_without_norms_and_sums(capsys, tmp_path):
     assert main(["fuse", "fused_model:plain"]) == 0
     assert capsys.readouterr().out == "Linear has no residual sums and no norms to fuse\n"
+    assert main(["fuse", "fused_model:plain", "--out", str(tmp_path / "out")]) == 0
+    assert f"The weights and placement.json are in {tmp_path / 'out'}" in capsys.readouterr().out
 
 
 def test_a_machine_without_kernels_gains_nothing(capsys, monkeypatch):

@@ -96,18 +96,22 @@ def fuse(
         details |= {"fusions": record.to_dict()["fusions"]} | ({} if folder is None else {"folder": folder})
         print(dumps({"model": type(model).__name__, "reach": reach, **counts, **expected, **details}, indent=1))
         return 0
-    if not record.fusions:
+    if record.fusions:
+        print(record)
+        print(
+            f"{fused} of {len(record.fusions)} sums and norms of {type(model).__name__} are computed in one pass each"
+        )
+        size = "" if tokens is None else f" of {tokens:,} tokens"
+        print(
+            f"expected: a forward pass{size} in {dtype} moves {record.bytes_saved / 1e6:,.2f} MB less, which saves "
+            f"{gain_ms:.3g} ms at {bandwidth:,.0f} GB/s"
+        )
+        if fusion_choice("cuda" if torch.cuda.is_available() else "cpu", torch.float32).backend != "fused":
+            print(
+                "nothing is faster on this machine: the kernels need a GPU that Triton supports, see normplace doctor"
+            )
+    else:
         print(f"{type(model).__name__} has no residual sums and no norms to fuse")
-        return 0
-    print(record)
-    print(f"{fused} of {len(record.fusions)} sums and norms of {type(model).__name__} are computed in one pass each")
-    size = "" if tokens is None else f" of {tokens:,} tokens"
-    print(
-        f"expected: a forward pass{size} in {dtype} moves {record.bytes_saved / 1e6:,.2f} MB less, which saves "
-        f"{gain_ms:.3g} ms at {bandwidth:,.0f} GB/s"
-    )
-    if fusion_choice("cuda" if torch.cuda.is_available() else "cpu", torch.float32).backend != "fused":
-        print("nothing is faster on this machine: the kernels need a GPU that Triton supports, see normplace doctor")
     if folder is not None:
         print_saved(folder)
     return 0

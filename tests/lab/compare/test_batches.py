@@ -112,7 +112,7 @@ def test_samples_of_a_loader_are_held_out_of_every_epoch(shuffle):
     held = hold_out(DataLoader(samples, batch_size=3, shuffle=shuffle), loss, "make")
     stream = BatchStream(held.batches, 0)
     epochs = [[int(x) for batch in islice(stream, 16) for x in batch[0]] for _ in range(2)]
-    assert sorted(epochs[0]) == sorted(epochs[1]) and len(set(epochs[0])) > 40
+    assert sorted(epochs[0]) == sorted(epochs[1]) and len(set(epochs[0])) == 48
     assert (epochs[0] != sorted(epochs[0])) == shuffle
     chosen, reported = means(held)
     assert chosen != reported
@@ -157,6 +157,29 @@ def test_an_unknown_sampler_that_repeats_samples_is_refused():
         hold_out(repeated, loss, "make")
     shuffled = DataLoader(samples, batch_size=3, sampler=Balanced([1.0] * 60, 60, replacement=False))
     assert "2 and 2 training batches" in hold_out(shuffled, loss, "make").note
+
+
+@pytest.mark.parametrize("kind", [torch.tensor, np.array])
+def test_samplers_of_tensors_and_arrays(kind):
+    samples = TensorDataset(torch.arange(60.0)[:, None], torch.zeros(60))
+    for repeats in (False, True):
+        indices = torch.arange(60) // (1 + repeats)
+        for loader in (
+            DataLoader(samples, batch_size=3, sampler=[kind(index) for index in indices.tolist()]),
+            DataLoader(samples, batch_sampler=[kind(batch) for batch in indices.reshape(20, 3).tolist()]),
+        ):
+            for data in (loader, lambda epoch, loader=loader: loader):
+                if repeats:
+                    with pytest.raises(UsageError, match="the sampler of make repeats samples"):
+                        hold_out(data, loss, "make")
+                else:
+                    assert "2 and 2 training batches" in hold_out(data, loss, "make").note
+
+
+def test_too_few_samples_with_weight_to_hold_some_out():
+    samples, sampler = TensorDataset(torch.ones(60, 1)), WeightedRandomSampler([1.0, 1.0] + [0.0] * 58, 60)
+    with pytest.raises(UsageError, match="too few training batches to hold some out"):
+        hold_out(DataLoader(samples, batch_size=3, sampler=sampler), loss, "make")
 
 
 class Sampled(DataLoader):

@@ -60,6 +60,21 @@ def test_advice_names_the_winner_and_the_limits():
         ({"as-is": [1.2], "post": [1.0]}, "Keep as-is: post ranks first, but 1 seed cannot separate the two."),
         ({"as-is": [None] * 3, "peri": [1.0, 1.1, 1.0]}, "Use peri: as-is diverged with 3 of 3 seeds."),
         (
+            {"as-is": [1.0, 2.0, 2.0], "post": [1.1, 1.5, 1.5], "peri": [1.05]},
+            "Keep as-is: post ranks first, but 3 seeds cannot separate the two; about 16 seeds (7 to more than 24) "
+            "would separate a difference of this size.",
+        ),
+        (
+            {"as-is": [1.0, 1.11, 1.0], "peri": [0.5, 0.51, 0.5, 0.5, None]},
+            "Use peri: its held-out loss is 0.533 lower than that of as-is (95% interval 0.39 to 0.677, 3 seeds); "
+            "as-is ranks first only by seeds that the two do not share.",
+        ),
+        (
+            {"as-is": [2.0, 2.11, 2.0], "peri": [1.5, 1.6, 1.5], "post": [1.0, 1.11, 1.0, None]},
+            "Use peri: its held-out loss is 0.503 lower than that of as-is (95% interval 0.483 to 0.524, 3 seeds); the "
+            "seeds cannot separate it from post.",
+        ),
+        (
             {"as-is": [None] * 7, "peri": [1.0, 1.1, 1.0, 1.1, 1.0, 1.1, None]},
             "Use peri: as-is diverged with 7 of 7 seeds, and peri with 1.",
         ),

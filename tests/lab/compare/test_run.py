@@ -314,6 +314,12 @@ def test_an_edit_that_was_changed_is_refused(tmp_path):
     with pytest.raises(UsageError, match="has results of another function 'mine': give the edit another name"):
         compare(tmp_path, edits=[scaled(3.0)], **options)
 
+    def mine(model):
+        raise ValueError("no head")
+
+    with pytest.raises(UsageError, match=r"the edit 'mine' of .* failed \(ValueError: no head\)"):
+        compare(tmp_path, edits=[mine], **options)
+
 
 @pytest.mark.parametrize("value", [3, None, nn.Linear(2, 2)])
 def test_other_objects_are_not_tasks(value):

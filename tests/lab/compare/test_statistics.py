@@ -143,8 +143,11 @@ def test_ranking_puts_divergences_last():
     assert ranking(scores, better="larger") == ["fair", "good", "half", "gone"]
 
 
-def test_ranking_compares_the_seeds_that_all_edits_have():
+def test_ranking_compares_edits_with_different_seeds():
     scores = {"a": by_seed(1.0, 1.1, 5.0), "b": by_seed(1.2, 1.3)}  # the third seed is a difficult one
     assert ranking(scores, better="smaller") == ["a", "b"]
+    # An edit with one seed does not reduce the comparison of the others to that seed.
+    scores = {"a": by_seed(1.0, 2.0, 2.0), "b": by_seed(1.1, 1.5, 1.5), "c": by_seed(1.05)}
+    assert ranking(scores, better="smaller") == ["b", "a", "c"]
     scores = {"a": {0: 2.0}, "b": {1: 1.0}}
     assert ranking(scores, better="smaller") == ["b", "a"]

@@ -68,10 +68,13 @@ def _use(chosen: Row, rows: Sequence[Row], better: Better, measure: str) -> str:
     assert chosen.difference is not None
     baseline = next(row for row in rows if row.edit == chosen.difference.other)
     reason = f"Use {chosen.edit}: {_advantage(chosen, baseline, better, measure)}"
+    if rows[0] is baseline:
+        return f"{reason}; {baseline.edit} ranks first only by seeds that the two do not share."
     if chosen is not rows[0]:
         return f"{reason}; {rows[0].edit} ranks first, but the seeds cannot separate it from {chosen.difference.other}."
     others = [row for row in rows[1:] if row.edit != chosen.difference.other]
-    tied = [row.edit for row in others if row.best_difference and row.best_difference.verdict is Verdict.TIED]
+    # With other seeds, an edit that diverged may rank lower and still have better scores with the shared ones.
+    tied = [row.edit for row in others if row.best_difference and row.best_difference.verdict is not Verdict.BETTER]
     if tied:
         return f"{reason}; the seeds cannot separate it from {_list(tied)}."
     return f"{reason}, and it is better than {_list([row.edit for row in others])}." if others else f"{reason}."
@@ -84,7 +87,7 @@ def _keep(rows: Sequence[Row], baseline: str) -> str:
     if all(row.verdict == Verdict.WORSE for row in others):
         return f"Keep {baseline}: it is better than {_list([row.edit for row in others])}."
     first = rows[0]
-    seeds = count(min(row.seeds for row in rows), "seed")
+    seeds = count(min(row.seeds for row in rows if row.edit in {first.edit, baseline}), "seed")
     if first.edit == baseline:
         return f"Keep {baseline}: it ranks first, and {seeds} did not show that another edit is better."
     assert first.difference is not None

@@ -109,7 +109,7 @@ def task_identity(task: Task) -> str:
 def edit_identity(task: Task, edit: Edit) -> str:
     """A hash that changes with an edit of this process: of the edited model and its numbers on the first batch."""
     with _as_in_trials():
-        training = prepare(task, edit, 0)
+        training = _prepared(task, edit)
         return _hashed(training.start, training.batch, [], [])
 
 
@@ -231,15 +231,20 @@ def _check_validation(task: Task, start: Start) -> list[float]:
     return values
 
 
-def _check_edit(task: Task, edit: Edit, notes: list[str]) -> Cost:
-    """Apply an edit, train a few steps, and return the cost."""
-    clock = time.perf_counter()
+def _prepared(task: Task, edit: Edit) -> Training:
+    """Build the model of seed 0 and edit it."""
     try:
-        training = prepare(task, edit, 0)
+        return prepare(task, edit, 0)
     except UsageError as error:
         raise UsageError(f"the edit {edit.name!r} does not apply to {task.name}: {_sentence(error)}") from error
     except Exception as error:
         raise _failed(f"the edit {edit.name!r} of {task.name}", error) from error
+
+
+def _check_edit(task: Task, edit: Edit, notes: list[str]) -> Cost:
+    """Apply an edit, train a few steps, and return the cost."""
+    clock = time.perf_counter()
+    training = _prepared(task, edit)
     prepared = time.perf_counter() - clock
     notes += [f"{edit.name}: {warning}" for warning in changes(training.start.model).warnings]
     try:

@@ -9,6 +9,7 @@ from itertools import islice
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import (
@@ -66,13 +67,8 @@ def hold_out(batches: Batches, loss: Loss, name: str) -> HeldOut:
     """
     if isinstance(batches, DataLoader) and (parts := _split_loader(batches)) is not None:
         held, rest = parts
-    elif isinstance(batches, DataLoader) and _repeats_samples(batches):
-        raise UsageError(
-            f"the sampler of {name} repeats samples, so that held-out ones would be trained on: return "
-            "validate(model, split) as the fourth element."
-        )
     else:
-        held, rest = _split_batches(batches)
+        held, rest = _split_batches(batches, name)
     if len(held) < 2:
         raise UsageError(
             f"{name} has too few training batches to hold some out: return validate(model, split) as the fourth "
@@ -95,12 +91,17 @@ def _number(total: int | None) -> int:
     return 2 * min(MOST, max(1, int(FRACTION * total))) if total >= 3 else 0
 
 
-def _split_batches(batches: Batches) -> tuple[list[Any], Batches]:
+def _split_batches(batches: Batches, name: str) -> tuple[list[Any], Batches]:
     """The first batches, and the data after them."""
     if isinstance(batches, list | tuple):
         number = _number(len(batches))
         return list(batches[:number]), batches[number:]
     epoch: Iterable[Any] = batches(0) if callable(batches) else batches
+    if isinstance(epoch, DataLoader) and _repeats_samples(epoch):
+        raise UsageError(
+            f"the sampler of {name} repeats samples, so that held-out ones would be trained on: return "
+            "validate(model, split) as the fourth element."
+        )
     first = iter(epoch)
     most = _number(_length(epoch))
     held = list(islice(first, most))
@@ -166,14 +167,21 @@ def _repeats_samples(loader: DataLoader[Any]) -> bool:
     dataset = loader.dataset
     if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized) or _makes_own_batches(loader):
         return False
-    seen: set[Any] = set()
+    seen: set[str] = set()
     with preserved_random_state():
         for batch in loader.sampler if loader.batch_sampler is None else loader.batch_sampler:
-            for index in batch if isinstance(batch, list | tuple) else [batch]:
-                if index in seen or len(seen) > len(dataset):  # or its indices are not those of samples
-                    return index in seen
-                seen.add(index)
+            indices = _plain(batch)
+            for index in indices if isinstance(indices, list | tuple) else [indices]:
+                key = str(_plain(index))
+                if key in seen or len(seen) > len(dataset):  # or its indices are not those of samples
+                    return key in seen
+                seen.add(key)
     return False
+
+
+def _plain(index: Any) -> Any:
+    """An index, or several, without tensors and arrays, which do not compare as numbers."""
+    return index.tolist() if isinstance(index, torch.Tensor | np.ndarray | np.generic) else index
 
 
 def _drawn_again(sampler: Any, indices: list[int], total: int) -> Sampler[int] | None:
@@ -211,7 +219,7 @@ def _split_loader(loader: DataLoader[Any]) -> tuple[list[Any], Batches] | None:
     drawn_again = _drawn_again(sampler, rest, len(drawn))
     shared = {"batch_size": size, "collate_fn": loader.collate_fn}
     held_by_weight = (
-        WeightedRandomSampler(sampler.weights[held].tolist(), len(held), True, generator) if by_weight else None
+        WeightedRandomSampler(sampler.weights[held].tolist(), number, True, generator) if by_weight and held else None
     )
     batches = list(DataLoader(Subset(dataset, held), sampler=held_by_weight, **shared))
     training = DataLoader(

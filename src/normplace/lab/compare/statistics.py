@@ -171,21 +171,26 @@ def difference(edit: str, other: str, scores: Mapping[str, Scores], better: Bett
 def ranking(scores: Mapping[str, Scores], *, better: Better) -> list[str]:
     """The edits from best to worst: by the share of seeds that diverged, then by the mean of the others.
 
-    A trial that diverged is worse than any that did not, so one divergence outweighs every difference of means. Seeds
-    that some edit lacks, as after an interruption, do not count, unless the edits share none.
+    A trial that diverged is worse than any that did not, so one divergence outweighs every difference of means. Means
+    are of differences from the edit with the most scores, seed by seed: after an interruption, edits have different
+    seeds, and some are harder than others. Without a common seed they are of the scores.
 
     Args:
         scores: Reported numbers of every edit.
         better: Whether smaller or larger numbers are better.
     """
     sign = 1 if better == "smaller" else -1
-    shared = set.intersection(*(set(own) for own in scores.values()))
+    finite = {edit: {seed: score for seed, score in own.items() if score is not None} for edit, own in scores.items()}
+    reference = max(finite.values(), key=len, default={})
 
     def key(edit: str) -> tuple[float, float]:
-        own = [score for seed, score in scores[edit].items() if seed in shared or not shared]
-        values = [value for value in own if value is not None]
-        share = 1 - len(values) / len(own) if own else math.inf
-        return share, sign * fmean(values) if values else math.inf
+        own = finite[edit]
+        if not own:
+            return 1.0, math.inf
+        common = own.keys() & reference.keys()
+        differences = [own[seed] - reference[seed] for seed in common]
+        mean = fmean(differences or [fmean(own.values()) - fmean(reference.values())])
+        return 1 - len(own) / len(scores[edit]), sign * mean
 
     return sorted(scores, key=key)
 

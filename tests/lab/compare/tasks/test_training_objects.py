@@ -221,8 +221,10 @@ def test_random_splits_of_a_data_module_stay_disjoint():
 
 
 class LogsAccuracy(Lit):
+    loss_name = "val_loss"
+
     def validation_step(self, batch, batch_idx):
-        self.log_dict({"val_loss": (self(batch[0]) - batch[1]).square().mean(), "val_acc": 0.25})
+        self.log_dict({self.loss_name: (self(batch[0]) - batch[1]).square().mean(), "val_acc": 0.25})
 
 
 class ReturnsLoss(LogsAccuracy):
@@ -231,7 +233,11 @@ class ReturnsLoss(LogsAccuracy):
         return (self(batch[0]) - batch[1]).square().mean()
 
 
-@pytest.mark.parametrize("module", [LogsAccuracy, ReturnsLoss])
+class ReturnsOtherLoss(ReturnsLoss):
+    loss_name = "val/Loss"
+
+
+@pytest.mark.parametrize("module", [LogsAccuracy, ReturnsLoss, ReturnsOtherLoss])
 def test_a_larger_measure_is_not_a_loss(module):
     start = LightningTask(module(), Data(), better="larger").start(0)
     assert start.validate(start.model, "choose") == 0.25
@@ -347,6 +353,19 @@ def test_norms_of_an_edit_have_the_weight_decay_of_the_trainers_norms(decays_nor
     vectors = {layer.ln_1.weight, layer.ln_2.weight, layer.placed.attn_scale.weight, layer.placed.mlp_scale.weight}
     assert vectors <= groups[0.1 if decays_norms else 0.0]
     assert (model.transformer.wte.weight in groups[0.1]) != decays_norms
+
+
+def test_norms_of_an_edit_do_not_have_the_weight_decay_of_other_vectors(tmp_path):
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 8, "patch_size": 4}
+    model = transformers.Dinov2ForImageClassification(transformers.Dinov2Config(mlp_ratio=2, **sizes))
+    data = [{"pixel_values": torch.rand(3, 8, 8), "labels": 0}] * 8
+    given = trainer(tmp_path, model=model, train_dataset=data, eval_dataset=data)
+    given.args.weight_decay = 0.1
+    start, model = edited(as_task(given), "norm:rms")
+    groups = {group["weight_decay"]: set(group["params"]) for group in start.optimizer(model, 0.5).param_groups}
+    layer = model.dinov2.encoder.layer[0]
+    assert {layer.norm1.weight, layer.norm2.weight} <= groups[0.0]
+    assert layer.layer_scale1.lambda1 in groups[0.1]
 
 
 def test_a_fresh_model_of_a_trainer_has_its_dtype_its_frozen_parameters_and_its_edits(tmp_path):

@@ -306,14 +306,16 @@ def _measure(result: Any, logged: Mapping[str, Any], step: str, name: str, bette
     """
     if isinstance(result, Mapping):
         logged, result = result, None
-    losses = [key for key in METRICS if key in logged]
+    losses = [key for key in logged if key.lower().endswith("loss")]
     if result is not None:
         value = _number(result)
         # Many steps return the loss that they log, of which larger is not better.
         if better == "smaller" or all(_number(logged[key]) != value for key in losses):
             return value
-    others = [key for key in logged if key not in METRICS]
-    keys = losses[:1] or others if better == "smaller" else others
+    if better == "smaller":
+        keys = [key for key in METRICS if key in logged][:1] or list(logged)
+    else:
+        keys = [key for key in logged if key not in losses]
     if len(keys) > 1:
         raise UsageError(f"{step} of {name} logs {', '.join(keys)}: return the value that is compared.")
     if not keys and losses:
