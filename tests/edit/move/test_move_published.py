@@ -96,6 +96,28 @@ def test_parallel_branches_share_the_scaled_skip(to, alpha):
     torch.testing.assert_close(moved(*inputs), x, rtol=1e-5, atol=1e-5)
 
 
+class Peri(nn.Module):
+    """A branch with norms on its input and output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.after = nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 24), nn.Linear(24, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.after(self.down(self.up(self.before(x)).relu()))
+
+
+@torch.no_grad()
+def test_sub_ln_finds_the_last_matrix_before_an_output_norm():
+    model, x = nn.Sequential(Peri(), Peri()), torch.randn(8, WIDTH)
+    moved = npl.move(model, x, to="sub", init="kept")
+    out = x
+    for layer, own in zip(moved, model, strict=True):
+        out = out + own.down(layer.placed["down_input"](own.up(own.before(out)).relu()))
+    torch.testing.assert_close(moved(x), out, rtol=1e-5, atol=1e-6)
+
+
 class Wide(nn.Module):
     """A block wide enough to measure the standard deviation of its weights."""
 
