@@ -521,3 +521,52 @@ class ValueResidual(nn.Module):
             x = x + layer["o"](F.scaled_dot_product_attention(layer["q"](y), layer["k"](y), value))
             x = x + self.mlps[number](self.norms[2 * number + 1](x))
         return self.norms[-1](x)
+
+
+class SharedValues(nn.Module):
+    """A decoder whose first and last layer share an embedding of values, and whose layers add earlier streams."""
+
+    def __init__(self, layers: int = 4) -> None:
+        super().__init__()
+        self.stem, self.values = nn.Embedding(9, DIM), nn.Embedding(9, DIM)
+        self.layers = nn.ModuleList(
+            nn.ModuleDict({name: nn.Linear(DIM, DIM, bias=False) for name in "qkvo"}) for _ in range(layers)
+        )
+        self.norms = nn.ModuleList(nn.RMSNorm(DIM) for _ in range(4 * layers))
+        self.mlps = nn.ModuleList(mlp() for _ in range(layers))
+        self.shares = nn.Parameter(torch.full((layers, 2), 0.5))
+        self.end, self.last = nn.RMSNorm(DIM), layers - 1
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = first = self.stem(tokens)
+        values, early = self.values(tokens), []
+        for number, (layer, share) in enumerate(zip(self.layers, self.shares, strict=True)):
+            norms = self.norms[4 * number : 4 * number + 4]
+            x = share[0] * x + share[1] * first
+            if 2 * number > self.last:
+                x = x + share[0] * early.pop()
+            y = norms[0](x)
+            value = norms[1](layer["v"](y))
+            if number in (0, self.last):
+                value = share[0] * value + share[1] * values
+            attended = F.scaled_dot_product_attention(norms[2](layer["q"](y)), layer["k"](y), value)
+            x = x + layer["o"](attended)
+            x = x + self.mlps[number](norms[3](x))
+            if 2 * number < self.last:
+                early.append(x)
+        return self.end(x)
+
+
+class Losses(nn.Module):
+    """A decoder that returns its loss plus a loss of each layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = Net(*(Block("softmax") for _ in range(3)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, losses = self.net.stem(x), []
+        for block in self.net.blocks:
+            x = block(x)
+            losses.append(4 * x.softmax(-1).mean(0).square().sum())
+        return self.net.head(self.net.end(x)).square().mean() + 0.01 * sum(losses)

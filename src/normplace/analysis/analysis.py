@@ -77,7 +77,7 @@ class Analysis:
             normed = {adds[slot.add] for slot in slots if slot.add is not None}
             inner = {add for add, _ in nested(adds, reachability)} - normed
             bare = {add.node for add in inner if not reachability.spans(normed, add)}
-            bare |= {add.node for add in between_branches(adds, reachability) if add not in normed}
+            bare |= {add.node for add in between_branches(adds, reachability)}
             if not bare:
                 return structure, slots
             excluded |= bare

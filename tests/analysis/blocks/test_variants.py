@@ -253,3 +253,16 @@ def test_values_of_the_first_layer_are_not_a_stream():
     assert found.placement == "pre"
     assert [block.kind for block in found.blocks] == ["attention", "mlp"] * 3
     assert [site.slot for site in found.sites] == ["input"] * 6 + ["final"]
+
+
+def test_values_that_layers_share_and_earlier_streams_that_are_added_again():
+    found = npl.audit(variants.SharedValues(), torch.arange(8).view(2, 4))
+    assert found.placement == "pre"
+    assert [block.kind for block in found.blocks] == ["attention", "mlp"] * 4
+    assert [site.slot for site in found.sites] == ["input", "inner.v", "inner.q", "input"] * 4 + ["final"]
+
+
+def test_a_sum_of_losses_is_not_a_stream():
+    found = audited(variants.Losses())
+    assert [block.kind for block in found.blocks] == ["attention", "mlp"] * 3
+    assert [site.slot for site in found.sites] == [*BLOCK * 3, "final"]

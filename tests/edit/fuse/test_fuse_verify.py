@@ -128,6 +128,45 @@ def test_errors_are_compared_with_those_of_the_original():
             fuse_verify.verify_model(original, fused, exact)
 
 
+class Symmetric(nn.Module):
+    """Copies of a stream that are mixed with weights of sum one, so that the gradient of the weights cancels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm, self.shares = nn.Linear(32, 32), npl.RMSNorm(32), nn.Parameter(torch.randn(3))
+        self.branches = nn.ModuleList(nn.Linear(32, 32) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        copies = self.stem(x) + 1e-4 * torch.arange(3).view(3, 1, 1)
+        x = torch.einsum("n,nbd->bd", self.shares.softmax(0), copies)
+        for branch in self.branches:
+            x = x + branch(self.norm(x))
+        return self.norm(x)
+
+
+@torch.random.fork_rng()
+def test_a_gradient_whose_terms_cancel_may_be_as_far_as_rounding_moves_it():
+    torch.manual_seed(0)
+    model, call = Symmetric(), ((torch.randn(64, 32),), {})
+    original, exact = fuse_numbers.measure(model, call), fuse_numbers.measure_in_float64(model, call)
+    rounded = fuse_numbers.measure_in_float64(model, call, rounding=True)
+    usual, moved = (
+        (rounded.gradients[name] - exact.gradients[name]).norm() / exact.gradients[name].norm()
+        for name in ("branches.0.weight", "shares")
+    )
+    assert 1e-8 < usual < 1e-6 < moved < 1e-2
+
+    def off_by(factor: float) -> Numbers:
+        shares = exact.gradients["shares"] * (1 + factor * moved)
+        return original._replace(gradients={**original.gradients, "shares": shares.float()})
+
+    with pytest.raises(npl.UsageError, match="gradient of shares"):
+        fuse_verify.verify_model(off_by(0), off_by(4), exact)
+    assert 0.2 < fuse_verify.verify_model(off_by(0), off_by(4), exact, rounded) <= 1
+    with pytest.raises(npl.UsageError, match="gradient of shares"):
+        fuse_verify.verify_model(off_by(0), off_by(40), exact, rounded)
+
+
 @pytest.mark.parametrize("name", ["Llama", "Gemma2", "Mixtral"])
 def test_the_reference_is_float64_throughout(name):
     """Norms that cast to float32 inside do not round: two orders of summation agree to the digits of float64."""

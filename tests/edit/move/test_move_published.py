@@ -71,6 +71,53 @@ def test_sub_ln_matches_norms_before_the_last_matrices_written_by_hand():
     torch.testing.assert_close(sizes[0], sizes[1], rtol=0.05, atol=0)  # a measured gain keeps the size
 
 
+class Parallel(nn.Module):
+    """Two branches that read one norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.first, self.second = (nn.Sequential(nn.Linear(WIDTH, 32), nn.GELU(), nn.Linear(32, WIDTH)) for _ in "12")
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.norm(x)
+        return x + self.first(h) + self.second(h)
+
+
+@pytest.mark.parametrize(("to", "alpha"), [("deepnorm", 6**0.25), ("keel", 6)])
+@torch.no_grad()
+def test_parallel_branches_share_the_scaled_skip(to, alpha):
+    model, inputs = nn.Sequential(*(Parallel() for _ in range(3))), (torch.randn(4, WIDTH),)
+    moved = npl.move(model, *inputs, to=to, **({"init": "kept"} if to == "deepnorm" else {}))
+    x = inputs[0]
+    for index, block in enumerate(model):
+        h = norm_of(moved, inputs, "input", index)(x) if to == "keel" else x
+        x = norm_of(moved, inputs, "stream", index)(alpha * x + block.first(h) + block.second(h))
+    torch.testing.assert_close(moved(*inputs), x, rtol=1e-5, atol=1e-5)
+
+
+class Peri(nn.Module):
+    """A branch with norms on its input and output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.after = nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 24), nn.Linear(24, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.after(self.down(self.up(self.before(x)).relu()))
+
+
+@torch.no_grad()
+def test_sub_ln_finds_the_last_matrix_before_an_output_norm():
+    model, x = nn.Sequential(Peri(), Peri()), torch.randn(8, WIDTH)
+    moved = npl.move(model, x, to="sub", init="kept")
+    out = x
+    for layer, own in zip(moved, model, strict=True):
+        out = out + own.down(layer.placed["down_input"](own.up(own.before(out)).relu()))
+    torch.testing.assert_close(moved(x), out, rtol=1e-5, atol=1e-6)
+
+
 class Wide(nn.Module):
     """A block wide enough to measure the standard deviation of its weights."""
 

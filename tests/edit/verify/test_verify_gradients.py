@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from tests.edit.small_models import WIDTH, Block, Stack, features, mlp
@@ -54,6 +56,21 @@ class Overwriting(nn.Module):
         y = self.up(h)
         h.add_(1)
         return y + h
+
+
+class KeptLoss(Block):
+    """A block that keeps a loss of its branch, as routers do."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.branch(self.norm(x))
+        self.loss = y.square().mean()
+        return x + y
+
+
+def test_a_moved_model_that_keeps_losses_can_be_copied():
+    moved = npl.move(Stack(KeptLoss(), KeptLoss()), features(2, 4), to="peri")
+    twin = copy.deepcopy(moved)
+    assert torch.equal(twin(features(2, 4)), moved(features(2, 4)))
 
 
 def test_norms_without_a_gradient_are_refused():

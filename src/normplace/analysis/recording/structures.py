@@ -44,6 +44,13 @@ def copy_module(model: Model) -> Model:
     return copy.deepcopy(model, {id(tensor): tensor.detach().clone() for tensor in kept})
 
 
+def detach_kept(model: nn.Module) -> None:
+    """Detach the tensors that modules keep as attributes from a pass with gradients, such as losses of routers."""
+    for module in model.modules():
+        kept = {name: value for name, value in vars(module).items() if isinstance(value, Tensor) and value.grad_fn}
+        vars(module).update({name: value.detach() for name, value in kept.items()})
+
+
 def fresh_inputs(inputs: Structure) -> Structure:
     """A copy of a model's inputs for one pass, which may write to them or append to a cache among them."""
     try:

@@ -120,7 +120,7 @@ def _residual_add(
         norm_inputs: The input of the norm that returned each value.
     """
     values = operands(graph, node)
-    if len(values) < 2:
+    if len(values) < 2 or not graph.values[node.outputs[0]].shape:  # a sum of losses has no features
         return None
     stream, mixed = reachability.stream, reachability.mixed
     output = node.outputs[0]
@@ -141,6 +141,9 @@ def _residual_add(
             if in_both and not _only_after_norm(reachability, skip, branch, meeting):
                 continue
             fork = reachability.latest(common)
+            # A stream to which an earlier value of it is added again, such as the embedding, has no new branch.
+            if stream.get(branch, 0) & reachability.bit[fork] and reachability.comes_plainly(branch, fork):
+                continue
             # A learned embedding that is added to a stream in every layer, as for queries, is not its skip.
             if graph.is_weight(fork) and stream.get(branch, 0) & reachability.sums:
                 continue
@@ -242,9 +245,10 @@ def nested(adds: Sequence[ResidualAdd], reachability: Reachability) -> Iterator[
 
 
 def between_branches(adds: Sequence[ResidualAdd], reachability: Reachability) -> Iterator[ResidualAdd]:
-    """Adds inside a branch of features from an earlier branch of its stream, such as the first layer's values.
+    """Adds inside a branch of features that an earlier branch of its stream reads, such as the first layer's values.
 
-    Their skip is not a stream, and nothing continues them.
+    Their skip is not a stream, and nothing continues them. It is computed in the earlier branch, or their branch
+    continues that one, as where several layers share an embedding of values.
     """
     streams = [reachability.stream.get(add.skip, 0) for add in adds]
     for add, stream in zip(adds, streams, strict=True):
@@ -255,7 +259,10 @@ def between_branches(adds: Sequence[ResidualAdd], reachability: Reachability) ->
         if any(
             streams[index] & reachability.bit[earlier.output]
             and reachability.inside_branch(earlier) & fork
-            and reachability.mixed.get(add.fork, 0) & reachability.bit[earlier.fork]
+            and (
+                reachability.mixed.get(add.fork, 0) & reachability.bit[earlier.fork]
+                or reachability.comes_from(add.branch, earlier.output)
+            )
             for index in outer
             for earlier in adds
         ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -29,6 +30,7 @@ from normplace.edit.verify.capture import analyze_call
 from normplace.errors import UsageError
 
 Model = TypeVar("Model", bound=nn.Module)
+LAST_NAME = re.compile(r"[^.]+(?:\.\d+)*$")  # with the numbers after it
 
 
 def fold(model: Model, *inputs: Any, untie: bool = False, center: bool = False, **kwargs: Any) -> Model:
@@ -148,9 +150,9 @@ def _weight_of(bias: str) -> str:
 
 
 def _readers(target: FoldTarget) -> str:
-    """The names of a norm's readers, from the module that contains them all."""
-    paths = list(dict.fromkeys(reader.parameter.rpartition(".")[0] for reader in target.readers))
-    return ", ".join(path.rpartition(".")[2] for path in paths)
+    """The names of a norm's readers: modules with a weight, or parameters of other names."""
+    names = dict.fromkeys(reader.parameter.removesuffix(".weight") for reader in target.readers)
+    return ", ".join(dict.fromkeys(LAST_NAME.findall(name)[0] for name in names))
 
 
 def find_targets(analysis: Analysis) -> tuple[list[FoldTarget], list[str]]:

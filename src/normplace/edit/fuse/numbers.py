@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from normplace.analysis.recording.passes import first_line
 from normplace.analysis.recording.structures import copy_module, fresh_inputs, map_tensors, tensors_of
@@ -55,6 +57,27 @@ class Float64Mode(TorchFunctionMode):
         named = {key: _widened(value) for key, value in (kwargs or {}).items()}
         name = getattr(func, "__name__", "")
         return IN_DOUBLE[name](*wide, **named) if name in IN_DOUBLE else func(*wide, **named)
+
+
+class RoundingMode(TorchDispatchMode):
+    """Multiplies every new floating-point result, of the backward pass too, by random numbers near one.
+
+    Args:
+        eps: The standard deviation of these numbers.
+    """
+
+    def __init__(self, eps: float) -> None:
+        super().__init__()
+        self.eps, self.generator = eps, torch.Generator().manual_seed(2)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        results = func(*args, **(kwargs or {}))
+        if not any(result.alias_info for result in func._schema.returns):
+            for tensor in tensors_of(results):
+                if tensor.is_floating_point():
+                    noise = torch.randn(tensor.shape, generator=self.generator, dtype=torch.float64)
+                    tensor.mul_(1 + self.eps * noise.to(tensor))
+        return results
 
 
 def _widened(value: Any) -> Any:
@@ -116,13 +139,23 @@ def measure(model: nn.Module, arguments: Arguments, loss: Loss | None = None) ->
     return Numbers(outputs, {} if error else gradients, error)
 
 
-def measure_in_float64(model: nn.Module, arguments: Arguments, loss: Loss | None = None) -> Numbers:
-    """The same by a copy of the model in float64, without fused parts."""
+def measure_in_float64(
+    model: nn.Module, arguments: Arguments, loss: Loss | None = None, rounding: bool = False
+) -> Numbers:
+    """The same by a copy of the model in float64, without fused parts.
+
+    Args:
+        model: The model.
+        arguments: The arguments of the call.
+        loss: A function of the output that returns a number; a random combination of the outputs by default.
+        rounding: Add rounding errors of the model's own dtype to every result, to measure what they amount to.
+    """
     double = copy_module(model)
     remove_fusions(double)
+    precisions = [torch.finfo(tensor.dtype).eps for tensor in double.parameters() if tensor.is_floating_point()]
     double = double.double()
     wide = map_tensors(
         lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, fresh_inputs(arguments)
     )
-    with Float64Mode():
+    with Float64Mode(), RoundingMode(min(precisions, default=0.0)) if rounding else nullcontext():
         return measure(double, wide, loss)

@@ -52,7 +52,8 @@ class BranchMatrices:
         """
         _, value = self.analysis.branches_of(block)[branch]
         while (node := self.graph.maker(value)) is not None and not self.graph.is_barrier(node):
-            features = self.graph.data_inputs(node)
+            norm = self.analysis.norm_of_output.get(value)
+            features = self.graph.data_inputs(node) if norm is None else [self.analysis.norms[norm].input]
             if len(features) != 1:
                 break
             value = features[0]

@@ -75,13 +75,19 @@ class MovePlan:
 
     def __init__(self, model_map: ModelMap, request: MoveRequest, arguments: Arguments) -> None:
         self.model_map, self.analysis, self.request = model_map, model_map.analysis, request
-        self._layers = LayerNumbers(self.analysis.blocks)
         self._sites: dict[tuple[int | None, str], list[Site]] = {}
         for site in self.analysis.sites:
             self._sites.setdefault((site.block, site.slot), []).append(site)
         self.blocks = [BlockIndex(index) for index in range(len(self.analysis.blocks))]
         branches = [branch.spec for block in self.analysis.blocks for branch in block.branches]
-        self._bare_share = sum(not spec.slots for spec in branches) / max(len(branches), 1)
+        bare_share = sum(not spec.slots for spec in branches) / max(len(branches), 1)
+        self._edited = {
+            block: described
+            for block, described in zip(self.blocks, self.analysis.blocks, strict=True)
+            if described.branches[0].spec.slots or bare_share == 0 or bare_share >= BARE
+        }
+        """The blocks that are not left alone: few without norms are, such as a convolution that adds positions."""
+        self._layers = LayerNumbers(self._edited)
         self.specs = [self._requested_spec(block) for block in self.blocks]
         self.slots: list[tuple[BlockIndex, str, BlockSpec]] = [
             (block, slot, spec)
@@ -109,11 +115,11 @@ class MovePlan:
         )
 
     def _requested_spec(self, block: BlockIndex) -> BlockSpec | None:
-        """The spec that a block gets; None if it is one of few without norms, as a convolution that adds positions."""
+        """The spec that a block gets; None if it is left alone."""
+        if block not in self._edited:
+            return None
         described = self.analysis.blocks[block]
         own = described.branches[0].spec
-        if not own.slots and 0 < self._bare_share < BARE:
-            return None
         layer, depth = self._layers.of(block)
         if self.request.target is None:
             stream = any(branch.spec.stream for branch in described.branches)
@@ -134,13 +140,9 @@ class MovePlan:
     def _decoder(self) -> int | None:
         """Of an encoder with a decoder that attends to it, the decoder's stream; None for other models."""
         kinds = [(block.stream, branch.kind) for block in self.analysis.blocks for branch in block.branches]
-        decoders = [stream for stream, depth in self._depths.items() if kinds.count((stream, "attention")) == 2 * depth]
-        return decoders[0] if len(self._depths) == 2 and len(decoders) == 1 else None
-
-    @cached_property
-    def _depths(self) -> dict[int, int]:
-        """The number of layers of each stream."""
-        return {self.analysis.blocks[block].stream: self._layers.of(block)[1] for block in self.blocks}
+        depths = self._layers.depths
+        decoders = [stream for stream, depth in depths.items() if kinds.count((stream, "attention")) == 2 * depth]
+        return decoders[0] if len(depths) == 2 and len(decoders) == 1 else None
 
     @property
     def is_encoder_decoder(self) -> bool:
@@ -150,12 +152,12 @@ class MovePlan:
     @cached_property
     def _targets(self) -> dict[int, Placement]:
         """The target of each stream; DeepNorm has other factors for an encoder and its decoder."""
-        target, decoder = self.request.target, self._decoder
+        target, decoder, depths = self.request.target, self._decoder, self._layers.depths
         assert target is not None
         if target.segments != Placement.named("deepnorm").segments or decoder is None:
-            return dict.fromkeys(self._depths, target)
-        encoder_target = Placement.named("deepnorm", part="encoder", decoder=self._depths[decoder])
-        return {**dict.fromkeys(self._depths, encoder_target), decoder: Placement.named("deepnorm", part="decoder")}
+            return dict.fromkeys(depths, target)
+        encoder_target = Placement.named("deepnorm", part="encoder", decoder=depths[decoder])
+        return {**dict.fromkeys(depths, encoder_target), decoder: Placement.named("deepnorm", part="decoder")}
 
     def _skips(self, arguments: Arguments) -> dict[BlockIndex, tuple[SumRef, float]]:
         """The skips that get a fixed scale, with the scale."""

@@ -84,15 +84,14 @@ def has_placement(wanted: BlockSpec, specs: Sequence[BlockSpec]) -> bool:
     """Whether the branches of a block have the requested slots, and the requested scales if there are any."""
     if any(spec.stream for spec in specs) != wanted.stream:
         return False
+    skip_scale = resolved(specs[0].skip_scale)  # parallel branches share the skip, which the first of them has
+    if wanted.skip_scale != 1 and not math.isclose(skip_scale, resolved(wanted.skip_scale), rel_tol=1e-3):
+        return False
     for spec in specs:
         if any(getattr(spec, slot) != getattr(wanted, slot) for slot in ("input", "output", "skip_normed")):
             return False
         if wanted.input_scale != 1 and not math.isclose(
             resolved(spec.input_scale), resolved(wanted.input_scale), rel_tol=1e-3
-        ):
-            return False
-        if wanted.skip_scale != 1 and not math.isclose(
-            resolved(spec.skip_scale), resolved(wanted.skip_scale), rel_tol=1e-3
         ):
             return False
         if isinstance(wanted.branch_scale, LearnedScale) and not has_same_scale(spec, wanted):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from normplace.analysis.results import Audit, pattern
 
 ATTRIBUTE = "normplace_changes"
 """The attribute of an edited model that holds its record."""
+AMOUNTS = re.compile(r"(?<![\w.])\d[\d.e+-]*")
 ACTIONS = ("kept", "moved", "added", "removed", "swapped", "folded", "replaced")
 
 
@@ -123,7 +125,9 @@ class Changes:
         if not self.sites and self.is_empty:
             return "nothing changed"
         if self.is_empty:
-            return f"nothing changed: the placement is {self.after or 'nameless'} already"
+            return "nothing changed: " + (
+                f"the placement is {self.after} already" if self.after else "the norms are in these slots already"
+            )
         lines = [_placement_line(self.before, self.after), *self.equations] if self.equations else []
         is_headed = not lines and bool(self.note and self.where("replaced"))
         lines += [self.note] if is_headed else []
@@ -131,7 +135,7 @@ class Changes:
         for action in ACTIONS:
             lines += _summary_lines(self.where(action), width)
         lines += [f"  {self.note}"] if self.note and not is_headed else []
-        lines += [f"  refused: {reason}" for reason in self.refused]
+        lines += _refused_lines(self.refused)
         lines += [f"  warning: {warning}" for warning in self.warnings]
         lines += fusions
         return "\n".join(lines)
@@ -153,9 +157,10 @@ def _summary_lines(sites: Sequence[Change], width: int) -> list[str]:
     """
     groups: dict[tuple[str, ...], list[Change]] = {}
     for site in sites:
-        groups.setdefault((site.slot, pattern(site.name), pattern(site.before)), []).append(site)
+        key = (site.slot, pattern(site.name), pattern(site.before), AMOUNTS.sub("*", site.note))
+        groups.setdefault(key, []).append(site)
     lines = []
-    for (slot, name, before), group in groups.items():
+    for (slot, name, before, _), group in groups.items():
         if len(group) == 1:
             name, before = group[0].name, group[0].before
         origin = f" from {before}" if before else ""
@@ -165,6 +170,17 @@ def _summary_lines(sites: Sequence[Change], width: int) -> list[str]:
         line = f"  {group[0].action:8} {len(group):4} x {slot:{width}} {name}{origin}"
         lines.append(f"{line}  ({note})" if note else line)
     return lines
+
+
+def _refused_lines(reasons: Sequence[str]) -> list[str]:
+    """One line for all reasons that differ only in the numbers of names."""
+    groups: dict[str, list[str]] = {}
+    for reason in reasons:
+        groups.setdefault("".join(map(pattern, re.split("([ '])", reason))), []).append(reason)
+    return [
+        f"  refused: {group[0]}" if len(group) == 1 else f"  refused {len(group)} x: {alike}"
+        for alike, group in groups.items()
+    ]
 
 
 def _fusion_lines(fusions: Sequence[Fusion]) -> list[str]:

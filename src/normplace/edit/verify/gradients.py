@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 
 from normplace.analysis.recording.passes import evaluating
-from normplace.analysis.recording.structures import copy_module, fresh_inputs, tensors_of
+from normplace.analysis.recording.structures import copy_module, detach_kept, fresh_inputs, tensors_of
 from normplace.edit.verify.capture import Arguments
 from normplace.errors import UsageError
 from normplace.ops.registration import is_own_backward
@@ -188,7 +188,10 @@ class BackwardPass:
 
 @contextmanager
 def differentiable(model: nn.Module) -> Iterator[None]:
-    """Run a model in evaluation mode with gradients for all parameters; restore its flags and gradients."""
+    """Run a model in evaluation mode with gradients for all parameters; restore its flags and gradients.
+
+    Tensors that its modules keep are detached, so that the model can be copied.
+    """
     parameters = [parameter for parameter in model.parameters() if parameter.is_floating_point()]
     states = [(parameter, parameter.requires_grad, parameter.grad) for parameter in parameters]
     with evaluating(model), torch.enable_grad():
@@ -201,6 +204,7 @@ def differentiable(model: nn.Module) -> Iterator[None]:
             for parameter, requires_grad, gradient in states:
                 parameter.requires_grad_(requires_grad)
                 parameter.grad = gradient
+            detach_kept(model)
 
 
 def _custom_functions(loss: Tensor) -> Iterator[str]:
