@@ -174,6 +174,15 @@ def test_graph_convolutions_of_the_package_are_one_branch(settings):
     assert not audit.unknown
 
 
+@pytest.mark.parametrize(("pair_norm", "length"), [("joint", 100), ("separate", 2100)])
+def test_relation_networks_have_the_same_blocks_at_any_length(pair_norm, length):
+    model = npl.models.CausalRN(5, 64, 2, pair_norm=pair_norm, positions="none")
+    short, long = (npl.audit(model, torch.zeros(1, count, dtype=torch.long)) for count in (4, length))
+    assert short.placement == long.placement == "pre"
+    assert len(short.blocks) == len(long.blocks) == 2
+    assert [site.name for site in short.sites] == [site.name for site in long.sites]
+
+
 def test_experts_that_add_up_their_tokens_are_not_graph_convolutions():
     class Experts(nn.Module):
         def __init__(self):
