@@ -103,13 +103,61 @@ class GraphBlocks(nn.Module):
         return x
 
 
-@pytest.mark.parametrize("name", ["GCNConv", "GATConv", "GATv2Conv", "GENConv", "ResGatedGraphConv", "SGConv"])
+@pytest.mark.parametrize(
+    "name",
+    ["GCNConv", "GATConv", "GATv2Conv", "GENConv", "ResGatedGraphConv", "SAGEConv", "SGConv", "TransformerConv"],
+)
 def test_graph_convolutions_of_pyg_are_one_branch(name):
     geometric = pytest.importorskip("torch_geometric.nn", reason="needs PyG: pip install 'normplace[graphs]'")
     edges = torch.tensor([[0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 0]])
     audit = npl.audit(GraphBlocks(lambda: getattr(geometric, name)(8, 8)), torch.randn(6, 8), edges)
     assert audit.placement == "pre"
     assert [block.kind for block in audit.blocks] == 3 * ["graph convolution"]
+
+
+@pytest.mark.parametrize("name", ["TransformerConv", "GATv2Conv", "GENConv", "GINEConv"])
+def test_edge_features_added_to_messages_are_not_a_block(name):
+    geometric = pytest.importorskip("torch_geometric.nn", reason="needs PyG: pip install 'normplace[graphs]'")
+    edges, attributes = torch.tensor([[0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 0]]), torch.randn(6, 4)
+
+    class Network(GraphBlocks):
+        def forward(self, x, edges, attributes):
+            for norm, conv in zip(self.norms, self.convs, strict=True):
+                x = x + conv(norm(x), edges, attributes)
+            return x
+
+    first = (nn.Sequential(nn.Linear(8, 8), nn.ReLU()),) if name == "GINEConv" else (8, 8)
+    model = Network(lambda: getattr(geometric, name)(*first, edge_dim=4))
+    audit = npl.audit(model, torch.randn(6, 8), edges, attributes)
+    assert audit.placement == "pre"
+    assert [block.kind for block in audit.blocks] == 3 * ["graph convolution"]
+
+
+def test_edge_features_with_a_residual_of_their_own_are_a_stream():
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.nodes, self.edges = (nn.ModuleList(nn.Linear(8, 8) for _ in range(3)) for _ in range(2))
+
+        def forward(self, x, edges, e):
+            source, target = edges
+            for node_map, edge_map in zip(self.nodes, self.edges, strict=True):
+                e = e + edge_map((x[source] + e).relu())
+                x = x + node_map(torch.zeros_like(x).index_add(0, target, e.relu()))
+            return x
+
+    edges = torch.tensor([[0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 0]])
+    audit = npl.audit(Network(), torch.randn(6, 8), edges, torch.randn(6, 8))
+    assert len(audit.blocks) == 6
+
+
+def test_the_count_of_a_mean_is_not_an_eps():
+    geometric = pytest.importorskip("torch_geometric.nn", reason="needs PyG: pip install 'normplace[graphs]'")
+    x, batch = torch.randn(6, 8), torch.tensor([0, 0, 0, 1, 1, 1])
+    for norm in (geometric.GraphNorm(8), geometric.LayerNorm(8, mode="graph")):
+        (site,) = npl.audit(norm, x, batch).sites
+        assert site.kind == "graph"
+        assert site.eps == pytest.approx(1e-5)
 
 
 @pytest.mark.parametrize(
@@ -124,6 +172,15 @@ def test_graph_convolutions_of_the_package_are_one_branch(settings):
     assert audit.placement == "pre"
     assert [block.kind for block in audit.blocks] == 3 * ["graph convolution"]
     assert not audit.unknown
+
+
+@pytest.mark.parametrize(("pair_norm", "length"), [("joint", 100), ("separate", 2100)])
+def test_relation_networks_have_the_same_blocks_at_any_length(pair_norm, length):
+    model = npl.models.CausalRN(5, 64, 2, pair_norm=pair_norm, positions="none")
+    short, long = (npl.audit(model, torch.zeros(1, count, dtype=torch.long)) for count in (4, length))
+    assert short.placement == long.placement == "pre"
+    assert len(short.blocks) == len(long.blocks) == 2
+    assert [site.name for site in short.sites] == [site.name for site in long.sites]
 
 
 def test_experts_that_add_up_their_tokens_are_not_graph_convolutions():

@@ -84,7 +84,10 @@ def test_a_picture_and_its_numbers_without_charts(graph_file, capsys, monkeypatc
         (["graph.csv", "--out", "order.txt"], "--out ends in .csv or .json"),
         (["graph.csv", "--picture", "a.png"], "--picture ends in .svg"),
         (["graph.csv", "--policy", "none.safetensors"], "there is no file 'none.safetensors'"),
-        (["graph.csv", "--task", "influence", "--budget", "0"], "k must be an integer from 1 to 60"),
+        (["graph.csv", "--task", "influence", "--budget", "0"], "budget must be an integer from 1 to 60"),
+        (["graph.csv", "--budget", "5"], "--budget is for --task influence: leave it out for dismantling"),
+        (["graph.csv", "--simulations", "5"], "--simulations is for --task influence"),
+        (["graph.csv", "--method", "degree", "--rounds", "5"], "--rounds is for --method policy"),
     ],
 )
 def test_wrong_arguments(graph_file, capsys, words, sentence):

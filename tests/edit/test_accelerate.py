@@ -200,3 +200,12 @@ def test_a_model_that_takes_a_graph_object_is_compared_in_float64():
     error = float(npl.changes(fast).note.split()[7])
     assert error < 1e-9
     assert graphs.x.dtype == torch.float32
+
+
+def test_learned_powers_start_where_the_gradient_depends_on_rounding():
+    torch.manual_seed(0)
+    model = nn.Sequential(geometric.GENConv(8, 8, aggr="powermean", learn_p=True, norm="layer"))
+    conv, x = model[0], torch.randn(40, 8)
+    edges = torch.randint(40, (2, 100))
+    assert npl.changes(npl.accelerate(conv, x, edges)).refused == ()
+    assert conv.aggr_module.p.tolist() == [1.0]  # the model is not changed

@@ -20,6 +20,7 @@ from normplace.analysis.recording.passes import dtype_name
 from normplace.analysis.recording.tape import Tape
 from normplace.analysis.residuals.adds import between_branches, find_adds, nested
 from normplace.analysis.residuals.attention_scores import score_nodes
+from normplace.analysis.residuals.edge_messages import message_nodes
 from normplace.analysis.residuals.reachability import ResidualAdd
 from normplace.analysis.residuals.structure import ResidualStructure
 from normplace.analysis.results import ResidualBlock, Site, Unknown
@@ -69,7 +70,7 @@ class Analysis:
         A sum within a branch is not residual if it has no norm and its branch contains no block that has one, or if it
         adds features of an earlier branch.
         """
-        excluded = score_nodes(self.graph)
+        excluded = score_nodes(self.graph) | message_nodes(self.graph)
         while True:
             adds, reachability = find_adds(self.graph, self.norms, excluded)
             structure = ResidualStructure(self.graph, self.norms, adds, reachability)

@@ -74,11 +74,17 @@ def select(
         raise UsageError(f"--picture ends in .svg, got {str(picture)!r}.")
     if len(set(method)) < len(method):
         raise UsageError("a method is named twice: name each once.")
+    for option, value in (("--budget", budget), ("--simulations", simulations)):
+        if value is not None and task != "influence":
+            raise UsageError(f"{option} is for --task influence: leave it out for {task}.")
     from normplace._shared.output import check_writable
     from normplace.lab.tasks.selection.graph_files import read_graph
     from normplace.lab.tasks.selection.select import POLICY, measure_order, select_nodes
     from normplace.models.policy_files import load_policy
 
+    for option, value in (("--rounds", rounds), ("--policy", policy)):
+        if value is not None and POLICY not in method:
+            raise UsageError(f"{option} is for --method policy: leave it out, or add the method.")
     for path in filter(None, (out, picture)):
         check_writable(path)
     named = read_graph(graph)

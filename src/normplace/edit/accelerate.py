@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from normplace.analysis.recording.passes import first_line
+from normplace.analysis.recording.structures import copy_module
 from normplace.edit.fold.verify import EXACT, TOLERANCE, difference
 from normplace.edit.fuse.numbers import Numbers, measure, measure_in_float64
 from normplace.edit.model.attachments import has_other_hooks
@@ -18,6 +19,7 @@ from normplace.edit.record.changes import ATTRIBUTE, Change, changes
 from normplace.edit.swap.undo import replace_norm
 from normplace.edit.verify.capture import Arguments
 from normplace.errors import UsageError
+from normplace.models.aggregation import Aggregation
 from normplace.models.pyg_conversion import aggregation_arguments, arguments_from_pyg, is_pyg, share_weights
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -208,13 +210,34 @@ def _verify_module(old: Any, new: nn.Module) -> float:
     worst = 0.0
     for call in calls:
         try:
-            runs = [measure_in_float64(_Probe(module, *call), ((graph,), {})) for module in (old, new)]
+            runs = [measure_in_float64(_without_ties(_Probe(module, *call)), ((graph,), {})) for module in (old, new)]
         except FAILURES as error:
             raise UsageError(f"it fails on a made-up graph ({first_line(error)}).") from error
         worst = max(worst, _difference(*runs))
     if not worst <= EXACT:
         raise UsageError(f"its results differ by {worst:.1e} from PyG's in float64.")
     return worst
+
+
+def _without_ties(model: nn.Module) -> nn.Module:
+    """The model, or a copy in which learned powers of 1, the initial value, are a little larger.
+
+    With a power of 1, the mean of messages at the lower bound of a power mean is that bound, and rounding decides
+    whether it is clamped and the power gets a gradient.
+    """
+    if not any(bool((power == 1).any()) for power in _learned_powers(model)):
+        return model
+    model = copy_module(model)
+    with torch.no_grad():
+        for power in _learned_powers(model):
+            power[power == 1] += 1 / 64
+    return model
+
+
+def _learned_powers(model: nn.Module) -> set[nn.Parameter]:
+    """The learned powers of PyG's and of this library's power means."""
+    means = [part for part in model.modules() if is_pyg(part, "PowerMeanAggregation") or isinstance(part, Aggregation)]
+    return {part.p for part in means if isinstance(part.p, nn.Parameter)}
 
 
 def _difference(original: Numbers, other: Numbers) -> float:
@@ -239,6 +262,7 @@ def _verify_model(model: nn.Module, copied: nn.Module, arguments: Arguments) -> 
     Raises:
         UsageError: If the copy computes something else.
     """
+    model, copied = _without_ties(model), _without_ties(copied)
     try:
         tolerance, before = EXACT, measure_in_float64(model, arguments)
         after = measure_in_float64(copied, arguments)

@@ -274,3 +274,22 @@ def test_norms_over_the_channels_of_feature_maps_are_left_alone():
     model = nn.Sequential(nn.Conv2d(2, 4, 1), PixelNorm(), nn.Conv2d(4, 2, 1))
     with pytest.raises(npl.UsageError, match="its features are not in the last dimension of its input"):
         npl.swap(model, torch.randn(2, 2, 4, 4), norm="layer")
+
+
+def test_a_norm_without_effect_is_swapped_with_the_others():
+    class Edges(nn.Module):
+        """Returns the nodes, and does not use the last features of the edges."""
+
+        def __init__(self):
+            super().__init__()
+            self.nodes, self.edges = (nn.ModuleList(nn.LayerNorm(8) for _ in range(2)) for _ in range(2))
+            self.map = nn.Linear(8, 8)
+
+        def forward(self, x, e):
+            for nodes, edges in zip(self.nodes, self.edges, strict=True):
+                x = x + self.map(nodes(x) + e)
+                e = e + edges(x)
+            return x
+
+    swapped = npl.swap(Edges(), features(2, 8), features(2, 8), norm="rms")
+    assert len(npl.changes(swapped).sites) == 4

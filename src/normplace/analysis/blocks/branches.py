@@ -34,7 +34,8 @@ class Branches:
         while queue:
             value = queue.pop(0)
             node = self.graph.maker(self.graph.origin(value))
-            parts = self.graph.data_inputs(node) if node is not None and node.name == "add" else []
+            is_sum = node is not None and node.name == "add" and node.call == add.call
+            parts = self.graph.data_inputs(node) if node is not None and is_sum else []
             from_fork = [
                 part for part in parts if self.reachability.mixed.get(part, 0) & self.reachability.bit[add.fork]
             ]

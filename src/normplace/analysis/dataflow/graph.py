@@ -286,7 +286,11 @@ class Graph:
         if node.name not in AGGREGATIONS or not self.data_inputs(node):
             return False
         indices = [value for value in node.inputs if not self.values[value].dtype.is_floating_point]
-        return bool(indices) and not any(value in self._routed for value in indices)
+        return bool(indices) and not any(map(self.is_routed, indices))
+
+    def is_routed(self, value: ValueId) -> bool:
+        """Whether the value holds integers or booleans that are computed from features."""
+        return value in self._routed
 
     def is_mixing(self, node: Node) -> bool:
         """Whether a path through this node is a branch rather than a rescaled skip."""

@@ -195,7 +195,9 @@ def _statistic_inputs(graph: Graph, node: Node, reduced: bool) -> list[ValueId]:
     if (node.name in SHIFTS and single) or (
         node.name in ("mul", "div") and (single or not reduced or _is_square(graph, node))
     ):
-        return list(node.inputs)
+        # A mean is a statistic of the summed values, not of their count, whose lower bound of 1 is not an eps.
+        is_mean = node.name == "div" and len(node.inputs) == 2 and graph.is_features(node.inputs[0])
+        return [node.inputs[0]] if is_mean else list(node.inputs)
     return []
 
 

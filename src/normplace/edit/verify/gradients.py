@@ -29,7 +29,7 @@ def check_gradients(
     norms: Mapping[str, nn.Module],
     edit: str = "move",
 ) -> None:
-    """Check that every placed norm, and every parameter that had a gradient before, receives one.
+    """Check that every new norm, and every norm and parameter that had a gradient before, receives one.
 
     If a user-defined ``autograd.Function`` takes part, the gradient of the placed norms is compared with a finite
     difference.
@@ -42,19 +42,24 @@ def check_gradients(
         edit: The name of the edit, for the messages.
 
     Raises:
-        UsageError: If a norm or parameter receives no gradient, or a wrong one, with its name.
+        UsageError: If a norm or parameter that had a gradient receives none, or a wrong one, with its name.
     """
     backward = BackwardPass(edited, arguments, norms)
     if backward.error is not None:
         if BackwardPass(copy_module(original), arguments, {}).error is not None:
             return  # the original has no backward pass either
         raise UsageError(f"after the {edit} the backward pass fails ({backward.error}), so the {edit} is refused.")
-    for name in norms:
-        if name in backward.cut_off:
-            raise UsageError(
-                f"after the {edit} {name!r} receives no gradient, so the {edit} is refused: run the block without "
-                "torch.no_grad or a user-defined backward pass."
-            )
+    if backward.cut_off:
+        before = copy_module(original)
+        same = {name: module for name, module in before.named_modules() if name in backward.cut_off}
+        # A norm whose output the model does not use, as of the last edge features, had no gradient before.
+        cut_off = backward.cut_off - BackwardPass(before, arguments, same).cut_off
+        for name in norms:
+            if name in cut_off:
+                raise UsageError(
+                    f"after the {edit} {name!r} receives no gradient, so the {edit} is refused: run the block without "
+                    "torch.no_grad or a user-defined backward pass."
+                )
     if backward.missing:
         before = BackwardPass(copy_module(original), arguments, {})
         lost = sorted(backward.missing & before.reached)

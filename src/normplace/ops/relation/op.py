@@ -13,6 +13,7 @@ from normplace.ops.backends import INSTALLED, BackendChoice, choose_triton, impo
 from normplace.ops.registration import DifferentiableOp, Tensors
 from normplace.ops.relation import differentiable, pair_reference, scan_reference
 from normplace.ops.relation.common import RelationSpec, compute_dtype, row_weights
+from normplace.ops.tracing import is_traced
 
 BACKENDS = ("auto", "reference", "numba", "triton")
 # A program of the scan's kernels keeps whole rows in its registers.
@@ -78,6 +79,8 @@ def choose_backend(a: Tensor, spec: RelationSpec, loops: Loops) -> BackendChoice
             reason = f"it needs a CPU and the tensors are on {device}"
         if requested == "numba" and reason is not None:
             raise UsageError(f"backend 'numba' cannot run: {reason}; use backend='auto'.")
+        if requested == "auto" and is_traced():
+            reason = "a dispatch mode, such as that of an audit, does not see the loops"
         if requested == "auto" and reason is None and loops.exponentials(a) < SMALL:
             reason = "the inputs are too small to be worth the compilation"
         return BackendChoice("numba", "the fastest on a CPU") if reason is None else BackendChoice("reference", reason)

@@ -126,7 +126,7 @@ def test_single_nodes_and_paths():
         (("dismantling", "degree"), {"rounds": 3}, "rounds and policy are for the method 'policy'"),
         (("independent-set",), {"rounds": 3}, "in one round"),
         (("dismantling",), {"rounds": 0}, "rounds must be a whole number of at least 1"),
-        (("influence", "ris"), {"budget": 121}, "k must be an integer from 1 to 120"),
+        (("influence", "ris"), {"budget": 121}, "budget must be an integer from 1 to 120"),
     ],
 )
 def test_wrong_arguments(arguments, options, sentence, drawn):

@@ -101,14 +101,14 @@ def check_generator(generator: np.random.Generator | None) -> None:
         raise UsageError(f"generator must be a numpy.random.Generator, got {type(generator).__name__}.")
 
 
-def check_budget(graph: Graph, k: int) -> int:
-    """The number of nodes to select.
+def check_budget(graph: Graph, k: int, name: str = "budget") -> int:
+    """The number of nodes to select, an argument of that name.
 
     Raises:
         UsageError: If it is not an integer from 1 to the number of nodes.
     """
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= graph.num_nodes:
-        raise UsageError(f"k must be an integer from 1 to {graph.num_nodes}, the number of nodes, got {k!r}.")
+        raise UsageError(f"{name} must be an integer from 1 to {graph.num_nodes}, the number of nodes, got {k!r}.")
     return int(k)
 
 

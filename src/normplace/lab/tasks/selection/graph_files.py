@@ -163,7 +163,7 @@ def _from_graphml(path: Path) -> NamedGraph:
 
 def _from_text(path: Path, kind: str) -> NamedGraph:
     try:
-        text = read_file(path).decode("utf-8-sig")
+        text = read_file(path).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8 text: convert it, or check the format.") from error
     lines = _content(text)
@@ -192,13 +192,16 @@ def _from_matrix(path: Path, text: str, number: int, sizes: str) -> NamedGraph:
     """The graph of Matrix Market coordinates, from 1, below the line of sizes with this number."""
     if not all(map(_is_whole, cells := sizes.split())) or len(cells) != 3:
         raise UsageError(f"{path}:{number} is not a line of rows, columns and entries: {sizes[:60]!r}.")
-    count = _rows(path, [int(cell) for cell in cells[:2]])
+    *shape, entries = map(int, cells)
+    count = _rows(path, shape)
     pairs = _integers(text, None, (0, 1), number)
     if pairs is None:
         pairs = _edges(path, text, None, (0, 1), number)
         if not len(pairs):
             raise UsageError(f"{path} has no edges: give a file with at least one.")
         raise UsageError(f"{path} has an entry whose row and column are not whole numbers: correct it.")
+    if len(pairs) != entries:
+        raise UsageError(f"{path} has {len(pairs)} entries, but line {number} promises {entries}: write it again.")
     if pairs.min() < 1 or pairs.max() > count:
         raise UsageError(f"{path} has an entry outside its {count} rows and columns: correct it.")
     return NamedGraph(Graph.from_edges(pairs - 1, count), np.arange(1, count + 1))

@@ -78,7 +78,7 @@ def ris_greedy(
     Raises:
         UsageError: If an argument is invalid.
     """
-    k, model, start = check_budget(graph, k), check_model(model), np.uint64(check_seed(seed))
+    k, model, start = check_budget(graph, k, "k"), check_model(model), np.uint64(check_seed(seed))
     if sets is None:
         if not 0 < epsilon < GREEDY:
             raise UsageError(f"epsilon must be between 0 and 1 - 1/e, got {epsilon!r}.")

@@ -1,0 +1,64 @@
+"""Sums of node features and edge features along the edges of a graph, which are not residual adds.
+
+A graph convolution gathers the features of each edge's source, may add features of the edge, and aggregates the sums at
+the targets. Where both operands depend on the edge features, since earlier convolutions have read them, the sum would
+look like a residual add.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from normplace.analysis.dataflow.graph import Graph, Node
+from normplace.analysis.dataflow.operators import MOVES
+from normplace.analysis.recording.ids import NodeId, ValueId
+
+GATHERS = frozenset({"index_select", "gather", "index"})
+
+
+def message_nodes(graph: Graph) -> set[NodeId]:
+    """The nodes that add gathered features to others and whose sums are only aggregated along edges."""
+    return {
+        NodeId(index)
+        for index, node in enumerate(graph.nodes)
+        if node.name == "add"
+        and any(_is_gathered(graph, value) for value in graph.data_inputs(node))
+        and _is_only_aggregated(graph, node)
+    }
+
+
+def _gathers_edges(graph: Graph, node: Node) -> bool:
+    """Whether a node gathers rows by integers that do not depend on features, as the sources of edges."""
+    if node.name not in GATHERS or not graph.data_inputs(node):
+        return False
+    indices = [value for value in node.inputs if graph.values[value].dtype in (torch.int32, torch.int64)]
+    return bool(indices) and not any(graph.is_routed(value) for value in indices)
+
+
+def _is_gathered(graph: Graph, value: ValueId) -> bool:
+    """Whether only moving operators follow the gather of a value."""
+    makers = (graph.maker(earlier) for earlier in graph.unchanged(value, MOVES))
+    return any(maker is not None and _gathers_edges(graph, maker) for maker in makers)
+
+
+def _is_only_aggregated(graph: Graph, node: Node) -> bool:
+    """Whether every path from a sum ends in an aggregation along edges.
+
+    A node's features, to which those of its graph may be added, are gathered again by the next convolution.
+    """
+    queue, seen, aggregated = list(node.outputs), set(), False
+    while queue:
+        value = queue.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        if value in graph.tape.outputs:
+            return False
+        for reader in graph.readers(value):
+            if graph.aggregates_edges(reader):
+                aggregated = True
+            elif _gathers_edges(graph, reader):
+                return False
+            else:
+                queue += reader.outputs
+    return aggregated
