@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 from normplace.errors import UsageError
 from normplace.ops import checked_calls, feature_norm, norm_add_norm
@@ -176,3 +178,21 @@ def test_a_transform_after_plain_calls_is_seen():
     torch.testing.assert_close(rows, norm_add_norm(x, x)[1])
     jacobian = torch.func.jacfwd(lambda row: feature_norm(row))(x[0])
     torch.testing.assert_close(jacobian, torch.autograd.functional.jacobian(lambda row: feature_norm(row), x[0]))
+
+
+class NormsInFloat64(TorchFunctionMode):
+    """Computes PyTorch's norms in float64, as a mode that follows the functions of a model may."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        wide = [v.double() if func in (F.layer_norm, F.rms_norm) and isinstance(v, torch.Tensor) else v for v in args]
+        return func(*wide, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+def test_a_function_mode_after_plain_calls_sees_the_norms(norm):
+    x, f = torch.randn(2, 4, 6)
+    expected = x + getattr(F, f"{norm}_norm")(f.double(), (6,), eps=1e-6)
+    for _ in range(2):
+        assert norm_add_norm(x, f, out_norm=norm, in_norm=None)[0].dtype == torch.float32
+    with NormsInFloat64():
+        assert torch.equal(norm_add_norm(x, f, out_norm=norm, in_norm=None)[0], expected)

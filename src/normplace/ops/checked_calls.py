@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-Spec = TypeVar("Spec")
+Result = TypeVar("Result")
 # Signatures that an op remembers before it starts again: shapes may change in every call.
 MAX_SIGNATURES = 1024
 
@@ -27,11 +27,11 @@ def signature(*tensors: Any) -> Hashable:
     ])  # fmt: skip
 
 
-class CheckedCalls(dict[Hashable, Spec]):
-    """The specs of calls whose arguments are valid, by signature."""
+class CheckedCalls(dict[Hashable, Result]):
+    """What the checks of valid calls returned, by signature."""
 
-    def remember(self, key: Hashable, spec: Spec) -> None:
-        """Remember the spec of a call whose tensors are plain and were used unchanged."""
+    def remember(self, key: Hashable, result: Result) -> None:
+        """Remember the result for a call whose tensors are plain and were used unchanged."""
         if len(self) >= MAX_SIGNATURES:
             self.clear()
-        self[key] = spec
+        self[key] = result

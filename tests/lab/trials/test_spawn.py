@@ -54,6 +54,15 @@ def test_workers_are_forks_of_one_process_that_has_imported_torch():
     assert threads == 1, "a fork does not have the threads of its parent, and waits for them forever"
 
 
+def is_imported(module: str) -> bool:
+    return module in sys.modules
+
+
+@on_linux
+def test_the_first_optimizer_of_a_worker_imports_nothing():
+    assert results(is_imported, "torch._dynamo") == [True]
+
+
 @on_linux
 def test_another_server_replaces_one_that_was_killed():
     (server,) = results(server_of, 0)

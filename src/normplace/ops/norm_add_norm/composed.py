@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -34,6 +37,56 @@ def forward(x: Tensor, f: Tensor, tensors: OptionalTensors, spec: BoundarySpec) 
     y = _normed(stream, spec.next_norm, tensors.in_weight, tensors.in_bias, spec.next_eps, spec)
     y = in_dtype(scaled(y, tensors.in_scale), spec.y_dtype)
     return (stream.reshape(shape), y.reshape(shape)) if is_flat else (stream, y)
+
+
+def is_plain(x: Tensor, f: Tensor, tensors: OptionalTensors, spec: BoundarySpec) -> bool:
+    """Whether nothing has to be converted, scaled or copied, so that :func:`plain_boundary` computes the boundary."""
+    given = [tensor for tensor in tensors if tensor is not None]
+    dtypes = {spec.stream_dtype, spec.y_dtype, *(tensor.dtype for tensor in (x, f, *given))}
+    scales = tensors.branch_scale, tensors.out_scale, tensors.in_scale
+    return (
+        all(tensor.is_contiguous() for tensor in (x, f, *given))
+        and len(dtypes) == 1
+        and all(scale is None for scale in scales)
+        and spec.skip_factor == spec.branch_factor == 1
+        and not spec.dropout
+        and not spec.unit_offset
+    )
+
+
+def plain_boundary(spec: BoundarySpec, width: int) -> Callable[..., tuple[Tensor, Tensor]]:
+    """:func:`forward` for rows of one width for which :func:`is_plain` is true; called with all tensors in order."""
+    normed = _plain_norm(spec.out_norm, width, spec.out_eps)
+    next_normed = _plain_norm(spec.next_norm, width, spec.next_eps)
+
+    def boundary(
+        x: Tensor,
+        f: Tensor,
+        out_weight: Tensor | None,
+        out_bias: Tensor | None,
+        in_weight: Tensor | None,
+        in_bias: Tensor | None,
+        *missing: None,
+    ) -> tuple[Tensor, Tensor]:
+        if torch._C._len_torch_function_stack():  # a mode sees the calls of PyTorch, and may change dtypes
+            return forward(x, f, OptionalTensors(out_weight, out_bias, in_weight, in_bias, *missing), spec)
+        stream = x + normed(f, out_weight, out_bias)
+        return stream, next_normed(stream, in_weight, in_bias)
+
+    return boundary
+
+
+def _plain_norm(kind: str, width: int, eps: float) -> Callable[[Tensor, Tensor | None, Tensor | None], Tensor]:
+    """A norm of rows of one width, by its operator."""
+    shape, layer_norm, rms_norm = (width,), torch.layer_norm, torch.rms_norm
+
+    def rms(v: Tensor, gain: Tensor | None, bias: Tensor | None) -> Tensor:
+        v = rms_norm(v, shape, gain, eps)
+        return v if bias is None else v + bias
+
+    if kind == "layer":
+        return lambda v, gain, bias: layer_norm(v, shape, gain, bias, eps)
+    return rms if kind == "rms" else lambda v, gain, bias: v
 
 
 def normalize(x: Tensor, weight: Tensor | None, bias: Tensor | None, spec: BoundarySpec) -> Tensor:

@@ -178,6 +178,8 @@ class BoundaryOp(DifferentiableOp[BoundarySpec]):
 
 
 BOUNDARY = BoundaryOp()
+PreparedBoundary = Callable[..., tuple[Tensor, Tensor]]
+"""A boundary as a function of all its tensors."""
 
 
 def apply(x: Tensor, f: Tensor, tensors: OptionalTensors, spec: BoundarySpec) -> tuple[Tensor, Tensor]:
@@ -189,14 +191,27 @@ def apply(x: Tensor, f: Tensor, tensors: OptionalTensors, spec: BoundarySpec) ->
     return cast(tuple[Tensor, Tensor], BOUNDARY((x, f, *tensors), spec))
 
 
-def apply_unobserved(x: Tensor, f: Tensor, tensors: OptionalTensors, spec: BoundarySpec) -> tuple[Tensor, Tensor]:
-    """:func:`apply` for plain tensors, where nothing apart from autograd sees the call."""
-    if spec.backend == "composed":
-        return composed.forward(x, f, tensors, spec)
-    inputs = (x, f, *tensors)
+def prepare_unobserved(x: Tensor, f: Tensor, tensors: OptionalTensors, spec: BoundarySpec) -> PreparedBoundary:
+    """A function of all tensors that computes :func:`apply` for plain ones, where nothing apart from autograd sees it.
+
+    Args:
+        x: A stream; the function is for tensors of the same signatures as those given here.
+        f: A branch's output.
+        tensors: The other tensors.
+        spec: Everything else.
+    """
+    if spec.backend != "composed":
+        return functools.partial(_apply_unobserved, spec)
+    if composed.is_plain(x, f, tensors, spec):
+        return composed.plain_boundary(spec, x.shape[-1])
+    return lambda x, f, *given: composed.forward(x, f, OptionalTensors(*given), spec)
+
+
+def _apply_unobserved(spec: BoundarySpec, *inputs: Tensor | None) -> tuple[Tensor, Tensor]:
     if any_requires_grad(inputs) or any_negative(inputs):
         return cast(tuple[Tensor, Tensor], BOUNDARY.call_unobserved(inputs, spec))
-    return _forward(x, f, tensors, spec, training=False)[:2]
+    x, f, *rest = inputs
+    return _forward(cast(Tensor, x), cast(Tensor, f), OptionalTensors(*rest), spec, training=False)[:2]
 
 
 def _forward(x: Tensor, f: Tensor, tensors: OptionalTensors, spec: BoundarySpec, training: bool) -> Any:

@@ -12,7 +12,7 @@ from normplace.errors import UsageError, unknown
 from normplace.ops.backends import BackendChoice
 from normplace.ops.checked_calls import CheckedCalls, signature
 from normplace.ops.features import describe
-from normplace.ops.norm_add_norm.op import BACKENDS, apply, apply_unobserved, choose_backend
+from normplace.ops.norm_add_norm.op import BACKENDS, PreparedBoundary, apply, choose_backend, prepare_unobserved
 from normplace.ops.norm_add_norm.reference import ROUNDINGS, BoundarySpec, OptionalTensors
 from normplace.ops.tracing import all_plain, is_observed, is_traced
 
@@ -98,10 +98,9 @@ def norm_add_norm(
             out_norm, in_norm, out_eps, in_eps, unit_offset, skip_scale, factor, stream_dtype, y_dtype, out_rounding,
             in_rounding, backend, signature(x, f, out_weight, out_bias, in_weight, in_bias, branch),
         )  # fmt: skip
-        spec = _checked.get(key)
-        if spec is not None:
-            tensors = OptionalTensors(out_weight, out_bias, in_weight, in_bias, branch, None, None, None)
-            stream, y = apply_unobserved(x, f, tensors, spec)
+        boundary = _checked.get(key)
+        if boundary is not None:
+            stream, y = boundary(x, f, out_weight, out_bias, in_weight, in_bias, branch, None, None, None)
             return stream, stream if in_norm is None else y
     if not (isinstance(x, Tensor) and isinstance(f, Tensor)):
         raise UsageError(f"x and f must be tensors, got {type(x).__name__} and {type(f).__name__}.")
@@ -129,7 +128,7 @@ def norm_add_norm(
     )
     given = out_weight, out_bias, in_weight, in_bias, branch
     if key is not None and all_plain(x, f, *given) and all(a is b for a, b in zip(tensors, given, strict=False)):
-        _checked.remember(key, spec)
+        _checked.remember(key, prepare_unobserved(x, f, tensors, spec))
     stream, y = apply(x, f, tensors, spec)
     return stream, stream if in_norm is None else y
 
@@ -202,7 +201,7 @@ def _make_spec(
 
 
 _cached_spec = functools.lru_cache(maxsize=1024)(_make_spec)
-_checked: CheckedCalls[BoundarySpec] = CheckedCalls()
+_checked: CheckedCalls[PreparedBoundary] = CheckedCalls()
 
 
 def check_tensor(name: str, tensor: Tensor, x: Tensor) -> None:
