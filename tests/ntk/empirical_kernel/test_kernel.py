@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.ntk.empirical_kernel.cases import CASES, MLPS, Case, contraction, jacobian, mlp, plain_norm
 from torch import nn
+from torch.nn import functional as F
 
 from normplace.ntk import empirical, empirical_blocks
 from normplace.ntk.empirical_kernel import features
@@ -343,6 +344,20 @@ def test_a_complex_intermediate_and_an_empty_parameter():
     case = Case("", Spectrum, (3,))
     model, x = case.model(), case.samples(4)
     assert error(empirical(model, x), contraction(model, x, x)) < 1e-10
+
+
+def test_a_transform_in_the_forward_pass():
+    class Mapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lin, self.head = nn.Linear(3, 4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.head(torch.func.vmap(lambda row: F.linear(row, self.lin.weight, self.lin.bias).tanh())(x))
+
+    case = Case("", Mapped, (3,))
+    model, x = case.model(), case.samples(5)
+    assert error(empirical(model, x, output="full"), contraction(model, x, x)) < 1e-10
 
 
 def test_user_hooks_take_part():
