@@ -151,6 +151,7 @@ PROVEN = {
     "in place": lambda: Function(lambda s, x: written(x, lambda y: y)),
     "a modulated norm": lambda: Function(lambda s, x: F.layer_norm(x, (3,)) * (1 + s.parts[0](x).tanh()), linear()),
     "a large bound": lambda: nn.Hardtanh(-1e12, 1e12),
+    "variance of one number": lambda: Function(lambda s, x: x.sin() + x[0, 0].var(-1, correction=0).sin()),
     "one more than a count": lambda: Function(lambda s, x: x.sin() / ((x > 0).sum(-1, keepdim=True) + 1)),
     "whole numbers within their range": lambda: Function(lambda s, x: 1 / (x.sigmoid() + 5).to(torch.uint8)),
     "a shared activation": lambda: (lambda a: nn.Sequential(linear(), nn.Tanh(), a, linear(), a))(nn.PReLU()),

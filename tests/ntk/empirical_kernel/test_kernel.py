@@ -146,6 +146,16 @@ def test_one_sample():
         assert error(empirical(model, x1, x2, output="full"), contraction(model, x1, x2)) < 1e-10
 
 
+@pytest.mark.parametrize("samples", [2, 3, 4])
+def test_as_many_samples_as_outputs(samples):
+    """torch.func differentiates a PReLU with one parameter wrongly, without an error, for 3 samples of 3 outputs."""
+    case = Case("", lambda: nn.Sequential(nn.Linear(3, 4), nn.PReLU(), nn.Linear(4, 3)), (3,))
+    model, x = case.model(), case.samples(samples)
+    for kind in ("full", "sum"):
+        expected = contraction(model, x, x) if kind == "full" else contraction(model, x, x).sum((1, 3))
+        assert error(empirical(model, x, output=kind), expected) < 1e-10
+
+
 def test_identical_samples():
     for name in ("attention-folded", "time-first"):
         case = BY_NAME[name]
