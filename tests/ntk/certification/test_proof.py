@@ -70,6 +70,22 @@ def survives_text(self, x):
     return x.tanh()
 
 
+def survives_storage(self, x):
+    try:
+        if x.storage()[0] > 1e9:
+            return x
+    except Exception:
+        pass
+    return x.tanh()
+
+
+def survives_booleans(self, x):
+    try:
+        return (1 - (x > 0)).tanh()
+    except Exception:
+        return x.tanh()
+
+
 def written(x, where):
     x = x.clone()
     where(x).tanh_()
@@ -135,6 +151,9 @@ PROVEN = {
     "in place": lambda: Function(lambda s, x: written(x, lambda y: y)),
     "a modulated norm": lambda: Function(lambda s, x: F.layer_norm(x, (3,)) * (1 + s.parts[0](x).tanh()), linear()),
     "a large bound": lambda: nn.Hardtanh(-1e12, 1e12),
+    "variance of one number": lambda: Function(lambda s, x: x.sin() + x[0, 0].var(-1, correction=0).sin()),
+    "one more than a count": lambda: Function(lambda s, x: x.sin() / ((x > 0).sum(-1, keepdim=True) + 1)),
+    "whole numbers within their range": lambda: Function(lambda s, x: 1 / (x.sigmoid() + 5).to(torch.uint8)),
     "a shared activation": lambda: (lambda a: nn.Sequential(linear(), nn.Tanh(), a, linear(), a))(nn.PReLU()),
 }
 UNPROVEN = {
@@ -187,6 +206,20 @@ UNPROVEN = {
     "a mask as whole numbers": lambda: Function(
         lambda s, x: ((x.tanh() + torch.tensor([0.0, -INF, 0.0])).long() + 3.0).sqrt()
     ),
+    "bytes that wrap to zero": lambda: Function(lambda s, x: 1 / x.clamp(255, 257).to(torch.uint8)),
+    "bytes of an unbounded number": lambda: Function(lambda s, x: 1 / (x.relu().to(torch.int8) + 2.0)),
+    "a product of bytes that wraps to zero": lambda: Function(
+        lambda s, x: 1 / (((x > 0).to(torch.int8) + 15) * 16).double()
+    ),
+    "whole numbers beyond 64 bits": lambda: Function(lambda s, x: (x.clamp(1, 1e30).long() + 1.0).sqrt()),
+    "a fraction copied into whole numbers": lambda: Function(
+        lambda s, x: 1 / torch.zeros(3, dtype=torch.long).copy_(x.amax(-1).clamp(0.5, 0.7))
+    ),
+    "a sum of truncated fractions": lambda: Function(
+        lambda s, x: 1 / x.sigmoid().clamp(0.2, 0.3).sum(-1, keepdim=True, dtype=torch.long)
+    ),
+    "a fraction as a whole number": lambda: Function(lambda s, x: 1 / torch.full_like(x, 0.5, dtype=torch.long)),
+    "a sum of truth values": lambda: Function(lambda s, x: 1 / (((x > 0) + True + True).double() - 1)),
     "an infinite multiple of zero": lambda: Function(lambda s, x: (x * INF).clamp(-1, 1)),
     "minus a mask": lambda: Function(lambda s, x: (x - torch.tensor([0.0, -INF, 0.0])).softmax(-1)),
     "a choice of the stream": lambda: Function(lambda s, x: torch.where(x > 0, x, x.tanh())),
@@ -207,6 +240,8 @@ UNPROVEN = {
     "branch through numpy": lambda: Function(lambda s, x: x.tanh() if x.detach().numpy().max() < 1e9 else x),
     "branch through numpy that is survived": lambda: Function(survives_numpy),
     "branch on text that is survived": lambda: Function(survives_text),
+    "branch on the storage that is survived": lambda: Function(survives_storage),
+    "an operator of fake tensors only": lambda: Function(survives_booleans),
     "a value as a number": lambda: Function(lambda s, x: x.tanh() * x.sum().item()),
     "values as a list": lambda: Function(lambda s, x: x.tanh() + torch.tensor(x.tolist())),
     "a shape that depends on values": lambda: Function(lambda s, x: x[x > 0].sum()[None]),

@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.ntk.empirical_kernel.cases import CASES, MLPS, Case, contraction, jacobian, mlp, plain_norm
 from torch import nn
+from torch.nn import functional as F
 
 from normplace.ntk import empirical, empirical_blocks
 from normplace.ntk.empirical_kernel import features
@@ -143,6 +144,16 @@ def test_one_sample():
         model, x1, x2 = case.model(), case.samples(1), case.samples(3, seed=1)
         assert error(empirical(model, x1, output="full"), contraction(model, x1, x1)) < 1e-10
         assert error(empirical(model, x1, x2, output="full"), contraction(model, x1, x2)) < 1e-10
+
+
+@pytest.mark.parametrize("samples", [2, 3, 4])
+def test_as_many_samples_as_outputs(samples):
+    """torch.func differentiates a PReLU with one parameter wrongly, without an error, for 3 samples of 3 outputs."""
+    case = Case("", lambda: nn.Sequential(nn.Linear(3, 4), nn.PReLU(), nn.Linear(4, 3)), (3,))
+    model, x = case.model(), case.samples(samples)
+    for kind in ("full", "sum"):
+        expected = contraction(model, x, x) if kind == "full" else contraction(model, x, x).sum((1, 3))
+        assert error(empirical(model, x, output=kind), expected) < 1e-10
 
 
 def test_identical_samples():
@@ -343,6 +354,20 @@ def test_a_complex_intermediate_and_an_empty_parameter():
     case = Case("", Spectrum, (3,))
     model, x = case.model(), case.samples(4)
     assert error(empirical(model, x), contraction(model, x, x)) < 1e-10
+
+
+def test_a_transform_in_the_forward_pass():
+    class Mapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lin, self.head = nn.Linear(3, 4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.head(torch.func.vmap(lambda row: F.linear(row, self.lin.weight, self.lin.bias).tanh())(x))
+
+    case = Case("", Mapped, (3,))
+    model, x = case.model(), case.samples(5)
+    assert error(empirical(model, x, output="full"), contraction(model, x, x)) < 1e-10
 
 
 def test_user_hooks_take_part():

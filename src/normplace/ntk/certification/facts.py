@@ -144,6 +144,34 @@ def constant(key: Hashable, tensor: Tensor, *, depends_on_parameters: bool) -> V
     return replace(facts, lower=float(entries.min()), upper=float(entries.max()))
 
 
+def in_dtype(value: Value, dtype: torch.dtype) -> Value:
+    """What remains of the facts of real numbers after storing them in ``dtype``.
+
+    Storing reals as whole numbers truncates them, and those outside the range of the dtype wrap. Floating-point numbers
+    are taken as reals.
+    """
+    if dtype.is_floating_point or not value.finite:
+        return value
+    lower, upper = (math.trunc(end) if math.isfinite(end) else end for end in (value.lower, value.upper))
+    if dtype == torch.bool:
+        lower, upper = 0, 1
+    else:
+        info = torch.iinfo(dtype)
+        known = [end for end in (lower, upper) if math.isfinite(end)]
+        fits = len(known) == 2 or (info.bits == 64 and value.bounded)
+        if not fits or any(not info.min <= end <= info.max for end in known):
+            lower, upper = -INF, INF
+    return replace(
+        value,
+        lower=lower,
+        upper=upper,
+        positive=False,
+        away_from_zero=False,
+        dominates=frozenset(),
+        decays_like=frozenset(),
+    )
+
+
 def scaled_degrees(facts: frozenset[PowerBound], exponent: float) -> frozenset[PowerBound]:
     """The comparisons after raising the tensor to a positive power."""
     return frozenset(replace(fact, degree=fact.degree * exponent) for fact in facts)

@@ -28,18 +28,9 @@ def _same_entries(call: OperatorCall) -> Value | None:
         return None  # the same bits as other numbers
     if not same_size(x, call.shapes[0]) or call.dtype is None:
         return call.result(**limits(x))
-    if call.dtype == torch.bool:
-        return call.result(lower=0.0, upper=1.0, bounded_gradient=True)
     if not call.dtype.is_floating_point:
-        if x.minus_inf is not None:
-            return call.unknown()
-        return call.result(
-            lower=x.lower - 1,
-            upper=x.upper + 1,
-            bounded_below=x.bounded_below,
-            bounded_above=x.bounded_above,
-            bounded_gradient=True,
-        )
+        masked = x.minus_inf is not None and call.dtype != torch.bool
+        return call.unknown() if masked else call.result(**limits(x), bounded_gradient=True)
     key = x.key if x.shape == call.shapes[0] else call.name
     minus_inf = None if x.minus_inf is None else x.minus_inf.reshape(call.shapes[0])
     return call.result(

@@ -22,7 +22,7 @@ from normplace.ntk.certification import (  # noqa: F401 - importing them registe
     layer_rules,
     reduction_rules,
 )
-from normplace.ntk.certification.facts import Value, constant
+from normplace.ntk.certification.facts import Value, constant, in_dtype
 from normplace.ntk.certification.record import NotRecordedError, Recording, record, shapes
 from normplace.ntk.certification.rules import RULES, OperatorCall
 
@@ -182,7 +182,9 @@ class _Propagation:
         if derived is None:
             self.without_rule.add(node)
             return unknown
-        return derived
+        if isinstance(derived, Value):
+            return in_dtype(derived, node.meta["val"].dtype)
+        return tuple(map(in_dtype, derived, (tensor.dtype for tensor in node.meta["val"])))
 
     def _first_value(self, node: fx.Node) -> Value | None:
         value = self.values.get(node)

@@ -18,9 +18,9 @@ def _axes(call: OperatorCall) -> tuple[int, ...]:
     """The reduced axes as nonnegative numbers; all axes if none is named."""
     rank = len(call.value(0).shape)
     axes = call.get("dim")
-    if axes is None or axes == []:
+    if axes is None or axes == [] or rank == 0:
         return tuple(range(rank))
-    return tuple(axis % max(rank, 1) for axis in ([axes] if isinstance(axes, int) else axes))
+    return tuple(axis % rank for axis in ([axes] if isinstance(axes, int) else axes))
 
 
 def _reduced(value: Value, axes: tuple[int, ...]) -> frozenset[PowerBound]:

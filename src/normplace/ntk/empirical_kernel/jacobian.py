@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
+from normplace.ntk.empirical_kernel.output_agreement import outputs_agree
 from normplace.ntk.empirical_kernel.probe import forward
 from normplace.ntk.model_state import differentiable, differentiating
 
@@ -44,7 +45,10 @@ class Jacobian:
         if self._vmap_works and len(x) > 1:
             try:
                 with torch.enable_grad():
-                    return self._vmapped(x).detach()
+                    rows = self._vmapped(x).detach()
+                    self._vmap_works = self._agrees(rows, x)
+                if self._vmap_works:
+                    return rows
             except Exception:  # whatever the model's code raises
                 # torch.func does not support some models (data-dependent shapes, operators without a batching rule).
                 # The loop computes the same gradients, and raises again if the model itself fails.
@@ -69,6 +73,29 @@ class Jacobian:
             raise TypeError("the model keeps a parameter, or a tensor computed from one, outside its modules.")
         return torch.cat([g.flatten(2) if g.ndim > 2 else g.unsqueeze(2) for g in grads.values()], dim=2)
 
+    def _agrees(self, rows: Tensor, x: Tensor) -> bool:
+        """Whether a combination of all rows is the gradient that autograd computes for the batch.
+
+        torch.func computes wrong gradients for some operators, such as those of a PReLU with one parameter if there are
+        as many samples as outputs.
+        """
+        y = forward(self.model, x, self.outputs)
+        if not y.requires_grad:
+            return not bool(rows.any())
+        y = y.sum(1, keepdim=True) if self.summed else y
+        shares = torch.arange(y.numel(), dtype=y.dtype, device=y.device).cos()
+        expected = self._gradient(shares @ y.flatten()).to(rows.dtype)
+        rows = rows.flatten(0, 1)
+        return bool(outputs_agree(shares.to(rows.dtype) @ rows, expected, torch.linalg.vector_norm(rows, 1, dim=0)))
+
+    def _gradient(self, target: Tensor, *, retain_graph: bool = False) -> Tensor:
+        """The gradient of a number with respect to the parameters."""
+        with differentiating():
+            grads = torch.autograd.grad(
+                target, list(self.parameters.values()), retain_graph=retain_graph, allow_unused=True
+            )
+        return torch.cat([_dense(g, p) for g, p in zip(grads, self.parameters.values(), strict=True)])
+
     def _locations(self) -> tuple[dict[str, str], dict[str, Tensor]]:
         """The parameter's name at each of its locations in the model, and the values of all other parameters."""
         names = {id(p): name for name, p in self.parameters.items()}
@@ -86,17 +113,7 @@ class Jacobian:
         with torch.enable_grad():
             y = forward(self.model, x, self.outputs)[0]
             targets = [y.sum()] if self.summed else list(y)
-            rows = []
-            for i, target in enumerate(targets):
-                with differentiating():
-                    grads = torch.autograd.grad(
-                        target,
-                        list(self.parameters.values()),
-                        retain_graph=i + 1 < len(targets),
-                        allow_unused=True,
-                    )
-                pairs = zip(grads, self.parameters.values(), strict=True)
-                rows.append(torch.cat([_dense(g, p) for g, p in pairs]))
+            rows = [self._gradient(target, retain_graph=i + 1 < len(targets)) for i, target in enumerate(targets)]
         return torch.stack(rows).unsqueeze(0)
 
 

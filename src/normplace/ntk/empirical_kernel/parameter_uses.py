@@ -24,6 +24,7 @@ from normplace.errors import UsageError
 from normplace.ntk.empirical_kernel.graph_nodes import nodes_between, nodes_from
 from normplace.ntk.model_state import BATCH_STATISTICS, DROPOUT
 from normplace.ops.registration import is_own_backward
+from normplace.ops.tracing import in_transform
 
 NO_SETTINGS: Mapping[str, Any] = types.MappingProxyType({})
 
@@ -313,7 +314,9 @@ class ParameterTracker(TorchFunctionMode):
         plain = isinstance(call.input, Tensor) and call.input.layout == torch.strided and not call.input.is_nested
         # A parameter that is also the input of its layer would need the product rule; it stays in the graph.
         is_own_input = call.input is call.weight or call.input is call.bias or call.weight is call.bias
-        if (weight is None and bias is None) or not plain or is_own_input or not torch.is_grad_enabled():
+        # Inside a transform of the model's own, a copy would not be a leaf.
+        hidden = not torch.is_grad_enabled() or in_transform()
+        if (weight is None and bias is None) or not plain or is_own_input or hidden:
             return func(*args, **kwargs)
         # The copy requires grad so that the output has an autograd node even in the first layer. Its gradient is never
         # requested, so autograd does not compute it.
