@@ -10,7 +10,7 @@ from pathlib import Path
 
 from normplace._shared.output import write_atomic
 from normplace._shared.text_table import markdown_table
-from normplace.cli.app import EPILOGUES, VERBS, build_app
+from normplace.cli.app import EPILOGUES, GROUPS, VERBS, build_app
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "cli.md"
 INTRODUCTION = """# Command line
@@ -112,10 +112,14 @@ and adds it to the shell's startup file. Restart the shell afterwards.
 
 def page() -> str:
     """Return the page."""
-    commands = [(f"[`{name}`](#normplace-{name})", summary(name)) for name in VERBS]
+    tables = [
+        f"**{heading}**\n\n"
+        + markdown_table(["command", "does"], [(f"[`{name}`](#normplace-{name})", summary(name)) for name in verbs])
+        for heading, verbs in GROUPS.items()
+    ]
     parts = [
         INTRODUCTION,
-        markdown_table(["command", "does"], commands),
+        *tables,
         "## Exit codes",
         markdown_table(["code", "meaning"], EXIT_CODES),
         "## Environment variables",

@@ -106,6 +106,15 @@ def test_a_page_starts_with_the_question_and_a_measured_answer(study):
     assert numbers and all(number in generated for number in numbers)
 
 
+def test_the_guide_repeats_numbers_of_the_pages_that_it_links():
+    guide = ROOT / "docs" / "start" / "choose.md"
+    for point in re.findall(r"^- (.*?)(?=^- |^#)", guide.read_text(), re.MULTILINE | re.DOTALL):
+        linked = " ".join((guide.parent / page).read_text() for page in re.findall(r"\]\(([^)#]+)", point))
+        numbers = re.findall(r"(?<![\w.])\d+\.\d+", point)
+        missing = [number for number in numbers if number not in linked]
+        assert not missing, f"{missing} of '{point}'"
+
+
 def test_a_missing_block_is_an_error():
     with pytest.raises(LookupError, match="0 blocks '<!-- b -->'"):
         fill("<!-- a --><!-- /a -->", {"b": "text"})

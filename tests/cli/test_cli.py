@@ -33,7 +33,6 @@ ROOT = Path(__file__).parents[2]
         ("study sample --jobs 0", "--jobs must be at least 1, got 0."),
         ("study sample --part linse", "did you mean 'lines'?"),
         ("study", "the argument STUDY is missing; see 'normplace study --help'."),
-        ("", "no command: choose from audit, move, "),
         ("verify nowhere.jsonl", "there is no nowhere.jsonl"),
         ("report nowhere", "there is no nowhere"),
         ("doctor extra", "unexpected argument 'extra'; see 'normplace doctor --help'."),
@@ -134,6 +133,14 @@ def test_the_committed_results_verify(capsys):
     out = capsys.readouterr().out
     assert "  reproduced: " in out
     assert out.count("uncorrected for the number of checks") == 1
+
+
+def test_without_a_command_the_help_is_printed(capsys):
+    assert main(["--help"]) == 0
+    asked = capsys.readouterr().out
+    assert main([]) == 0
+    assert capsys.readouterr().out == asked
+    assert all(heading in asked for heading in app.GROUPS)
 
 
 # Each help is printed by a fork of one process that has imported the command line and nothing else of the package.

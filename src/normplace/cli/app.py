@@ -47,31 +47,47 @@ from normplace.cli.verify import verify
 from normplace.errors import UsageError, unknown
 from normplace.lab.studies import titles
 
-VERBS: dict[str, Callable[..., int]] = {
-    "audit": audit,
-    "move": move,
-    "swap": swap,
-    "fold": fold,
-    "insert": insert,
-    "fuse": fuse,
-    "compare": compare,
-    "select": select,
-    "extrapolate": extrapolate,
-    "ogb": ogb,
-    "train": train,
-    "generate": generate,
-    "export": export,
-    "evaluate": evaluate,
-    "demo": demo,
-    "study": study,
-    "report": report,
-    "verify": verify,
-    "rerun": rerun,
-    "bench": bench,
-    "new": new,
-    "list": list_names,
-    "doctor": doctor,
+GROUPS: dict[str, dict[str, Callable[..., int]]] = {
+    "Read and edit a model": {
+        "audit": audit,
+        "move": move,
+        "swap": swap,
+        "fold": fold,
+        "insert": insert,
+        "fuse": fuse,
+    },
+    "Train and compare on your data": {
+        "compare": compare,
+        "select": select,
+        "extrapolate": extrapolate,
+        "ogb": ogb,
+        "train": train,
+        "generate": generate,
+        "export": export,
+        "evaluate": evaluate,
+    },
+    "Test the claims of papers": {
+        "demo": demo,
+        "study": study,
+        "report": report,
+        "verify": verify,
+        "rerun": rerun,
+        "bench": bench,
+        "new": new,
+    },
+    "Look up": {
+        "list": list_names,
+        "doctor": doctor,
+    },
 }
+"""The verbs under the headings of the help."""
+VERBS = {name: verb for verbs in GROUPS.values() for name, verb in verbs.items()}
+HELP = """Find, measure, move and study the normalization layers of PyTorch networks.
+
+Begin with `normplace demo`, which takes minutes and needs no data, or audit a model of your own:
+`normplace audit model.py:build`, where `build` returns the model and an input.
+`normplace COMMAND --help` describes a command.
+"""
 WITHOUT_TORCH = (list_names, new)
 """Verbs that import PyTorch only if they need it."""
 SECONDS_FOR_FIRST_PROCESS = 3.0
@@ -128,21 +144,24 @@ def build_app(first: str = "") -> App:
     """
     app = App(
         name="normplace",
-        help="Find, measure, move and study the normalization layers of PyTorch networks.",
+        help=HELP,
         version=__version__,
         help_format="markdown",
+        group_commands=Group("The command itself", sort_key=len(GROUPS)),
         group_parameters=Group("Options", sort_key=0),
         default_parameter=Parameter(
             negative=(), allow_repeating=True, converter=convert_exactly, show_default=shown_default
         ),
     )
-    for order, (name, verb) in enumerate(VERBS.items()):
-        if first in VERBS and name != first:
-            continue
-        config = apply_config_file if verb is train else None
-        epilogue = EPILOGUES.get(name, lambda: None)()
-        app.command(verb, name=name, sort_key=order, help_epilogue=epilogue, config=config)
-    app.register_install_completion_command(help="Install completion for this shell.", sort_key=len(VERBS))
+    for place, (heading, verbs) in enumerate(GROUPS.items()):
+        group = Group(heading, sort_key=place)
+        for order, (name, verb) in enumerate(verbs.items()):
+            if first in VERBS and name != first:
+                continue
+            config = apply_config_file if verb is train else None
+            epilogue = EPILOGUES.get(name, lambda: None)()
+            app.command(verb, name=name, group=group, sort_key=order, help_epilogue=epilogue, config=config)
+    app.register_install_completion_command(help="Install completion for this shell.")
     return app
 
 
@@ -182,8 +201,7 @@ def parse(words: Sequence[str]) -> tuple[Callable[..., Any], Any]:
     Raises:
         UsageError: If the words are not a valid command.
     """
-    if not words:
-        raise UsageError(f"no command: choose from {', '.join(VERBS)}, or see 'normplace --help'.")
+    words = words or ("--help",)
     try:
         verb, arguments, _ = build_app(words[0]).parse_args(
             words, console=HelpConsole(), exit_on_error=False, print_error=False

@@ -37,7 +37,7 @@ def verify(
         only: Show only these studies.
         verdict: Show only claims with these verdicts, such as reproduced or not-reproduced.
         text: Show only claims with this text in the statement, the source, the id or the label of a check.
-        markdown: Print a Markdown table.
+        markdown: Print Markdown with a table for each study.
         json: Print every claim and check as JSON.
         studies: Your own studies among the results, if they moved or ran on another machine.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
-from tests.lab.bench.sample import record
+from tests.lab.bench.sample import record, row
 
 from normplace.lab.bench.page import page
 
@@ -23,6 +23,12 @@ def test_the_committed_pages_are_current():
     )
 
 
+def test_the_summary_has_the_median_and_the_range_of_each_peer():
+    rows = [row("normplace", 2.0), row("PyG", 6.0), row("PyG", 10.0, case="larger"), row("PyG", 8.0, case="largest")]
+    summary = page([record(rows=rows)]).partition("## How it is measured")[0]
+    assert "| `aggregate` | H200 | PyG | 3 | 4 (3 to 5) |  |" in summary
+
+
 def test_the_page_names_machine_versions_date_command_and_what_is_not_measured():
     text = page([record(), record("cpu", notes=["fla is not installed"], refused=["wave: wrong"])])
     for text_part in (
@@ -35,6 +41,7 @@ def test_the_page_names_machine_versions_date_command_and_what_is_not_measured()
         "- Hardware: 2 cores of EPYC, 8 GB; 2 threads",
     ):
         assert text_part in text
+    assert "PyG" not in text.partition("## How it is measured")[0]  # it computes something else
     left = text.partition("## What is not measured")[2]
     for text_part in ("Liger is not installed", "fla is not installed", "wave: wrong", "several GPUs"):
         assert text_part in left

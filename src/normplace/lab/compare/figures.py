@@ -157,8 +157,8 @@ def _rates(trials: Mapping[str, EditTrials], score: str) -> Figure:
     spec["spec"]["layer"][-1]["mark"]["point"] = {"size": 40}
     return Figure(
         title="Learning rates tried",
-        caption="Mean on the choosing split, which is not the one that is reported. Each panel has the trials of one "
-        "rung of the search. Trials that diverged have no point; the table counts them.",
+        caption="Mean on the held-out data that choose the learning rate, which are not those reported. Each panel has "
+        "the trials of one length. Trials that diverged have no point; the table counts them.",
         rows=rows,
         spec=spec,
         alt=f"{score.capitalize()} of each edit over learning rates.",

@@ -11,7 +11,14 @@ from normplace.lab.compare.advice import TIED_MEANS
 from normplace.lab.compare.config import FINAL
 from normplace.lab.compare.figures import figures
 from normplace.lab.compare.result import Comparison
-from normplace.lab.compare.table import SIGNAL_TITLES, deciding_seeds, difference_text, score_text, signal_text
+from normplace.lab.compare.table import (
+    SIGNAL_TITLES,
+    SIGNALS_MEAN,
+    deciding_seeds,
+    difference_text,
+    score_text,
+    signal_text,
+)
 from normplace.lab.report.chart_renderer import ChartRenderer
 from normplace.lab.report.figure import ChartView, FigureView
 from normplace.lab.report.page import render_page
@@ -80,6 +87,7 @@ def render(comparison: Comparison) -> str:
             verdict_styles=VERDICT_STYLES,
             tied_means=TIED_MEANS,
             signals=_signals(comparison),
+            signals_mean=SIGNALS_MEAN,
             figures=views,
             stages=stages(comparison.records),
             failed=[record for record in comparison.records if record.status == "failed"],

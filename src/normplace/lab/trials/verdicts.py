@@ -35,7 +35,7 @@ STATE_ROLES = {
     State.UNTESTED: "faint",
 }
 """Colours of verdicts and of outcomes, as roles of :mod:`normplace._shared.paint`."""
-_HEADINGS = ["study", "claim", "paper", "verdict", *COUNTED, "added later", "scale"]
+_HEADINGS = ["claim", "paper", "verdict", "checks", "scale"]
 
 
 def counts_text(judgement: Judgement) -> str:
@@ -178,7 +178,7 @@ def verdicts_text(judgements: Iterable[Judgement]) -> str:
 def markdown(
     runs: Iterable[tuple[Study, str, Sequence[TrialRecord]]], keep: Callable[[Judgement], bool] = lambda judgement: True
 ) -> str:
-    """Format a Markdown table with one row per claim, from the run of the largest scale that has results for it.
+    """Format Markdown with a table for each study: one row per claim, from the run of the largest scale with results.
 
     Args:
         runs: Study, scale and records of each result file.
@@ -186,20 +186,34 @@ def markdown(
     """
     claims = [claim for claim in at_largest_scale(runs) if keep(claim.judgement)]
     judgements = [claim.judgement for claim in claims]
-    table = markdown_table(_HEADINGS, [_markdown_row(claim) for claim in claims])
-    summary = f"{len(judgements)} claims: {verdicts_text(judgements)}."
-    return "\n\n".join([table, summary, multiplicity(judgements)])
+    studies = {claim.study.name: claim.study for claim in claims}
+    parts = [_counted(judgements), multiplicity(judgements)]
+    for name, study in studies.items():
+        own = [claim for claim in claims if claim.study.name == name]
+        parts += [f"### {study.title}", _counted([claim.judgement for claim in own]), *_markdown_tables(own)]
+    return "\n\n".join(parts)
+
+
+def _counted(judgements: Sequence[Judgement]) -> str:
+    return f"{len(judgements)} claims: {verdicts_text(judgements)}."
+
+
+def _markdown_tables(claims: Sequence[ScaledJudgement]) -> Iterator[str]:
+    """The table of the tested claims, and that of the others, folded."""
+    tested = [claim for claim in claims if claim.judgement.verdict is not Verdict.NOT_TESTED]
+    others = [claim.judgement.claim for claim in claims if claim.judgement.verdict is Verdict.NOT_TESTED]
+    if tested:
+        yield markdown_table(_HEADINGS, [_markdown_row(claim) for claim in tested])
+    if others:
+        table = markdown_table(_HEADINGS[:2], [[claim.statement, claim.paper] for claim in others])
+        summary = f"<summary>Claims that are not tested: {len(others)}</summary>"
+        yield f"<details markdown>\n{summary}\n\n{table}\n\n</details>"
 
 
 def _markdown_row(scaled: ScaledJudgement) -> list[str]:
     judgement = scaled.judgement
-    claim, counts = judgement.claim, judgement.counts
-    states = [str(counts[state]) for state in COUNTED]
-    if counts[State.VOID]:
-        states[-1] += f" ({void_text(judgement)})"
-    later = later_text(judgement) or "-"
-    verdict = f"**{judgement.verdict}**"
-    return [scaled.study.name, claim.statement, claim.paper, verdict, *states, later, scaled.scale or "-"]
+    claim = judgement.claim
+    return [claim.statement, claim.paper, f"**{judgement.verdict}**", counts_text(judgement), scaled.scale or "-"]
 
 
 def as_json(judgement: Judgement) -> dict[str, Any]:
