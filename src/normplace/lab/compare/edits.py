@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from normplace._shared.references import load_module, load_reference
+from normplace._shared.references import importable_reference, load_reference
 from normplace.analysis.api import analyze
 from normplace.analysis.recording.structures import fresh_inputs
 from normplace.analysis.results import pattern
@@ -133,13 +133,8 @@ def parse_edit(recipe: str, start: str = "fresh") -> Edit:
             model = step(model, inputs)
         return model
 
-    return Edit(recipe, apply, "+".join(_importable(part) if is_reference(part) else part for part in parts))
-
-
-def _importable(reference: str) -> str:
-    """``module:name`` of an imported reference such as ``mine.py:halve``, for processes that import it by its name."""
-    module, attribute = load_module(reference)
-    return f"{module.__name__}:{attribute}"
+    importable = (importable_reference(part) if is_reference(part) else part for part in parts)
+    return Edit(recipe, apply, "+".join(importable))
 
 
 def importable_name(function: Callable[..., Any]) -> str | None:

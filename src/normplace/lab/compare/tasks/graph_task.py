@@ -10,10 +10,11 @@ import torch
 from torch import nn
 
 from normplace._shared.fields import check_range, check_types
+from normplace._shared.references import importable_reference
 from normplace.errors import unknown
 from normplace.lab.compare.statistics import Better
 from normplace.lab.compare.task import Task, task_reference
-from normplace.lab.compare.tasks.graph_model import importable_reference, model_factory
+from normplace.lab.compare.tasks.graph_model import model_factory
 from normplace.models.policy import FEATURES
 
 LEARNING_RATE = 3e-3
@@ -86,8 +87,8 @@ class GraphTask(Task):
     pools: ClassVar[bool] = False
 
     def __init__(self, **settings: Any) -> None:
-        model = importable_reference(settings.get("model", ""))
-        self.config: Any = self.config_class(**{**settings, "model": model})
+        model = settings.get("model", "")
+        self.config: Any = self.config_class(**{**settings, "model": importable_reference(model) if model else ""})
         self.reference = task_reference(type(self), dataclasses.asdict(self.config))
         self.code = (self.config.model,) if self.config.model else ()
         self.make_model = model_factory(self.config.model, self.config.width, self.config.depth, self.pools)
