@@ -22,7 +22,7 @@ from normplace.edit.fuse.verify import verify_model, verify_parts
 from normplace.edit.model.copying import copy_model, require_independent
 from normplace.edit.record.changes import ATTRIBUTE, Changes, changes
 from normplace.edit.verify.capture import Arguments, analyze_call
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice
 from normplace.ops.norm_add_norm.op import choose_backend
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -79,10 +79,8 @@ def fuse(
     """
     if not isinstance(model, nn.Module):
         raise UsageError(f"fuse takes an nn.Module, got {type(model).__name__}: build the model first.")
-    if reach not in REACHES:
-        raise unknown("reach", reach, REACHES)
-    if rounding not in ROUNDINGS:
-        raise unknown("rounding", rounding, ROUNDINGS)
+    expect_choice("reach", reach, REACHES)
+    expect_choice("rounding", rounding, ROUNDINGS)
     model = getattr(model, "_orig_mod", model)  # pyright: ignore[reportAssignmentType]
     if any(parameter.is_meta for parameter in model.parameters()):
         raise UsageError("fuse verifies numbers, and a model on the meta device has none: use plan_fusion.")
@@ -190,8 +188,7 @@ def plan_fusion(model: nn.Module, *inputs: Any, reach: str = "layer", **kwargs: 
     Returns:
         The record that :func:`normplace.changes` of the fused model would return.
     """
-    if reach not in REACHES:
-        raise unknown("reach", reach, REACHES)
+    expect_choice("reach", reach, REACHES)
     model = copy_model(model) if changes(model).fusions else model
     return replace(changes(model), fusions=_plan(model, (inputs, kwargs), reach).fusions)
 

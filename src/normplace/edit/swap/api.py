@@ -25,7 +25,7 @@ from normplace.edit.swap.source import NormSource, SourceFinder
 from normplace.edit.swap.undo import keep_original, replace_norm
 from normplace.edit.swap.verify import relative_change, verify_swap
 from normplace.edit.verify.capture import Arguments, analyze_call
-from normplace.errors import UsageError, expect_whole, unknown
+from normplace.errors import UsageError, expect_choice, expect_whole
 
 Model = TypeVar("Model", bound=nn.Module)
 KINDS = ("rms", "layer", "group", "batch", "dyt", "identity")
@@ -169,10 +169,8 @@ def _request(
             f"a {norm} norm needs more than the features of a row (the graph, or the receiver of a message), which the "
             "model does not pass to its norms: build the network with it."
         )
-    if norm not in KINDS:
-        raise unknown("norm", norm, KINDS)
-    if gains not in GAINS:
-        raise unknown("gains", gains, GAINS)
+    expect_choice("norm", norm, KINDS)
+    expect_choice("gains", gains, GAINS)
     if groups is not None:
         if norm != "group":
             raise UsageError(f'groups belongs to norm="group": leave it out for {norm!r}.')
@@ -197,8 +195,7 @@ def _choose(finder: SourceFinder, request: SwapRequest) -> tuple[list[NormSource
     paths = finder.paths()
     known = {*paths, *(slot.name for slot in finder.analysis.slots)}
     for name in request.slots or ():
-        if name not in known:
-            raise unknown("slot or norm", name, known)
+        expect_choice("slot or norm", name, known)
     chosen, refused, same = [], [], 0
     for path, indices in paths.items():
         slots = {finder.analysis.sites[index].slot for index in indices}

@@ -39,7 +39,7 @@ from normplace.edit.record.changes import changes
 from normplace.edit.swap.api import KINDS, swap
 from normplace.edit.swap.modules import ChannelAffine, ChannelsFirst
 from normplace.edit.verify.capture import Arguments
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice, unknown
 from normplace.models.topology import TOPOLOGIES, check_name
 from normplace.norms import NORMS, DyT
 from normplace.placement.presets import ALIASES, ALL_PRESETS
@@ -91,8 +91,7 @@ def parse_edits(edits: Iterable[Any] | Mapping[str, Any] | str, start: str = "fr
     Raises:
         UsageError: If an edit is unknown, or two have the same name.
     """
-    if start not in STARTS:
-        raise unknown("start", start, STARTS)
+    expect_choice("start", start, STARTS)
     if isinstance(edits, str):
         edits = edits.split()
     named = edits.items() if isinstance(edits, Mapping) else ((None, edit) for edit in edits)

@@ -165,8 +165,7 @@ class Comparison:
             UsageError: If the edit was not measured.
         """
         rows = {row.edit: row for row in self.rows}
-        if edit not in rows:
-            raise unknown("edit", edit, rows)
+        expect_choice("edit", edit, rows)
         return rows[edit]
 
     def trials(self) -> dict[str, EditTrials]:

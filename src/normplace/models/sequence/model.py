@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normplace.errors import UsageError, expect_layers, expect_whole, unknown
+from normplace.errors import UsageError, expect_choice, expect_layers, expect_whole
 from normplace.models.positions import sinusoids
 from normplace.models.sequence.mixers import Mixer, Relation, build_mixer
 from normplace.models.sequence.official import convert_official, read_official
@@ -111,8 +111,7 @@ class SequenceModel(nn.Module):
         expect_whole(1, vocab_size=vocab_size, dim=dim)
         expect_layers(depth=depth)
         self.mixer = build_mixer(mixer) if isinstance(mixer, str) else mixer
-        if positions not in self.mixer.positions:
-            raise unknown(f"kind of position for the mixer {self.mixer.kind!r}:", positions, self.mixer.positions)
+        expect_choice(f"kind of position for the mixer {self.mixer.kind!r}:", positions, self.mixer.positions)
         if positions != "learned" and context is not None:
             raise UsageError(f"positions={positions!r} have no longest sequence: leave context out.")
         if positions == "learned":

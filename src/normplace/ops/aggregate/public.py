@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice
 from normplace.ops.aggregate.adjacency import Graph, as_neighbours, nan_if_changed
 from normplace.ops.aggregate.op import AGGREGATE, BACKENDS, TYPES_ADVICE
 from normplace.ops.aggregate.reference import AggregateSpec, accumulation_dtype
@@ -146,8 +146,7 @@ def _aggregate(
     spec: AggregateSpec,
 ) -> Tensor:
     """Check the arguments and aggregate; ``name`` is the public name of the exponent."""
-    if spec.backend not in BACKENDS:
-        raise unknown("backend", spec.backend, BACKENDS)
+    expect_choice("backend", spec.backend, BACKENDS)
     if not isinstance(x, Tensor) or x.dim() != 2:
         raise UsageError(f"x must be nodes × channels, got {describe(x)}.")
     if x.dtype not in FLOATS:

@@ -11,7 +11,7 @@ from torch import nn
 
 from normplace._shared.fields import check_range, check_types
 from normplace._shared.references import importable_reference
-from normplace.errors import unknown
+from normplace.errors import expect_choice
 from normplace.lab.compare.statistics import Better
 from normplace.lab.compare.task import Task, task_reference
 from normplace.lab.compare.tasks.graph_model import model_factory
@@ -61,8 +61,7 @@ class RandomGraphsConfig(GraphTaskConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range(self, "train_graphs", "held_out", "batch", least=1)
-        if self.features not in FEATURES:
-            raise unknown("features", self.features, FEATURES)
+        expect_choice("features", self.features, FEATURES)
 
 
 class GraphTask(Task):
