@@ -44,8 +44,6 @@ def _curves(records: Records, vocabularies: list[int]) -> list[Figure]:
         for network in NETWORKS
         if (selected := pick(records, PART.name, network=network, vocab=vocab))
     ]
-    if not groups:
-        return []
     rows = []
     for group in groups:
         config = group[1][0].config

@@ -96,8 +96,6 @@ def score_figures(records: Records, part: str, field: str, metric: str, axis: st
         if (selected := pick(records, part, network=network, **{field: value}))
     ]
     rows = score_rows(groups, metric)
-    if not rows:
-        return []
     return [
         Figure(
             rows=rows,

@@ -22,8 +22,6 @@ LAYERS_DRAWN = 100
 def figures(records: Records) -> list[Figure]:
     """Draw the figures of the graphs that have trials."""
     graphs = [data for data in GRAPHS if pick(records, PART.name, data=data, aggregation=LEARNED)]
-    if not graphs:
-        return []
     return [_scores(records, graphs), _gradients(records, graphs), _smoothness(records, graphs), _grid(records, graphs)]
 
 
