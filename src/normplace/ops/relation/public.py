@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from normplace.errors import UsageError, expect_choice, expect_whole
-from normplace.ops.features import FLOATS, describe
-from normplace.ops.relation.common import RelationSpec, centre, compute_dtype, inverse_root, normalise, row_weights
+from normplace.ops.features import FLOATS, compute_dtype, describe
+from normplace.ops.relation.common import RelationSpec, centre, inverse_root, normalise, row_weights
 from normplace.ops.relation.op import BACKENDS, PAIRS, SCAN
 from normplace.ops.relation.pair_reference import ACTIVATIONS
 
