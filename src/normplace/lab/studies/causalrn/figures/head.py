@@ -30,8 +30,7 @@ def figures(records: Records) -> list[Figure]:
                 y={"field": "value", "title": "accuracy", "scale": {"domain": [0, 1]}},
                 series="head",
                 order=list(heads),
-                low="low",
-                high="high",
+                band=True,
             ),
             alt="Accuracy against the number of keys, one line for each pair norm and activation.",
         )

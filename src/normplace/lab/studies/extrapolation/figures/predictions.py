@@ -31,8 +31,7 @@ def near_and_far(groups: Sequence[Group], networks: Sequence[str], *, prefix: st
         spec=curves(
             x={"field": "x", "title": "input"},
             y={"field": "prediction", "title": "prediction", "scale": {"domain": [-20, 20]}},
-            low="low",
-            high="high",
+            band=True,
             rules=(-EDGE, EDGE),
             **panels,
         ),
