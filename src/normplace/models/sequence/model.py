@@ -15,7 +15,7 @@ from normplace.errors import UsageError, expect_choice, expect_layers, expect_wh
 from normplace.models.positions import sinusoids
 from normplace.models.sequence.mixers import Mixer, Relation, build_mixer
 from normplace.models.sequence.official import convert_official, read_official
-from normplace.models.transformer.generate import check_draws, draw, extend
+from normplace.models.transformer.generate import append_tokens, check_draws, draw, new_tokens
 from normplace.models.transformer.init import Embedding, Projection, WeightInit, suited_init
 from normplace.models.transformer.layer import SequentialLayer
 from normplace.models.transformer.streams import build_streams
@@ -218,7 +218,8 @@ class SequenceModel(nn.Module):
         self._check(tokens, new - 1)
         state = self._new_state()
         choose = functools.partial(draw, temperature=temperature, top_k=top_k, top_p=top_p, generator=generator)
-        return extend(tokens, new, lambda read: choose(self._continue(read, state)[:, -1]), stop)
+        generated = new_tokens(tokens, new, lambda read: choose(self._continue(read, state)[:, -1]), stop)
+        return append_tokens(tokens, generated)
 
     def _new_state(self) -> SequenceState:
         return SequenceState(0, [self.mixer.cache() for _ in self.layers])
