@@ -300,8 +300,7 @@ class GraphStack(nn.Module):
         if values is None:
             return self._factors.factor(self.scale, edge_index, x.shape[0], batch, dtype)
         if not isinstance(values, Tensor) or values.shape != x.shape[:1] or values.is_complex():
-            kind = f"{tuple(values.shape)} of {values.dtype}" if isinstance(values, Tensor) else type(values).__name__
-            raise UsageError(f"values must hold one number for each of the {len(x)} nodes, got {kind}.")
+            raise UsageError(f"values must hold one number for each of the {len(x)} nodes, got {describe(values)}.")
         return self.scale.factor(values.to(torch.promote_types(values.dtype, dtype))).to(dtype)
 
     def _finish(self, x: Tensor, factor: Tensor | None, batch: Tensor | None) -> Tensor:

@@ -39,6 +39,7 @@ from torch import Tensor
 
 from normplace.errors import UsageError, expect_choice, expect_whole, unknown
 from normplace.models import centrality
+from normplace.ops.features import describe
 from normplace.ops.indices import check_edge_index, check_range, is_integer
 
 
@@ -214,8 +215,7 @@ def checked(edge_index: Tensor, num_nodes: int | None, batch: Tensor | None) -> 
     if batch is None:
         return edges, num_nodes, torch.zeros(num_nodes, dtype=torch.long, device=edges.device)
     if not isinstance(batch, Tensor) or batch.shape != (num_nodes,) or not is_integer(batch):
-        kind = f"{tuple(batch.shape)} of {batch.dtype}" if isinstance(batch, Tensor) else type(batch).__name__
-        raise UsageError(f"batch must hold the graph of each of the {num_nodes} nodes, got {kind}.")
+        raise UsageError(f"batch must hold the graph of each of the {num_nodes} nodes, got {describe(batch)}.")
     if bool((batch[edges[0]] != batch[edges[1]]).any()):
         raise UsageError("an edge connects two graphs of the batch: offset the node numbers of each graph.")
     return edges, num_nodes, batch
