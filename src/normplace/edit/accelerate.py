@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from normplace.analysis.recording.passes import first_line
+from normplace.analysis.recording.passes import checked_module, first_line
 from normplace.edit.fold.verify import EXACT, TOLERANCE, difference
 from normplace.edit.fuse.numbers import Numbers, measure, measure_in_float64
 from normplace.edit.model.attachments import has_other_hooks
@@ -55,9 +55,7 @@ def accelerate(model: Model, *inputs: Any, **kwargs: Any) -> Model:
         >>> type(accelerate(conv)).__module__
         'normplace.pyg.conv'
     """
-    if not isinstance(model, nn.Module):
-        raise UsageError(f"accelerate takes an nn.Module, got {type(model).__name__}: build the model first.")
-    model = getattr(model, "_orig_mod", model)  # pyright: ignore[reportAssignmentType]
+    model = checked_module(model, "accelerate")
     copied, sites, refused, error = _replace_all(copy_model(model))
     if not sites:
         reason = refused[0] if refused else f"{type(model).__name__} has no {', '.join(CLASSES)} of PyG."

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from normplace._shared.resources import available_memory
-from normplace.analysis.recording.passes import first_line
+from normplace.analysis.recording.passes import checked_module, first_line
 from normplace.edit.fuse.apply import apply_plan, remove_fusions, unfuse
 from normplace.edit.fuse.apply import compile_branches as compile_modules
 from normplace.edit.fuse.gate_verify import verify_gates
@@ -77,11 +77,9 @@ def fuse(
           fused        1 x add, norm       the model  [norm1]  saves 120 bytes per forward pass
           fused        1 x add, norm       the model  [norm2]  saves 120 bytes per forward pass
     """
-    if not isinstance(model, nn.Module):
-        raise UsageError(f"fuse takes an nn.Module, got {type(model).__name__}: build the model first.")
+    model = checked_module(model, "fuse")
     expect_choice("reach", reach, REACHES)
     expect_choice("rounding", rounding, ROUNDINGS)
-    model = getattr(model, "_orig_mod", model)  # pyright: ignore[reportAssignmentType]
     if any(parameter.is_meta for parameter in model.parameters()):
         raise UsageError("fuse verifies numbers, and a model on the meta device has none: use plan_fusion.")
     if _is_sharded(model):

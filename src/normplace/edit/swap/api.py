@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from normplace.analysis.api import summarize
-from normplace.analysis.recording.passes import evaluating
+from normplace.analysis.recording.passes import checked_module, evaluating, uncompiled
 from normplace.analysis.recording.structures import fresh_inputs
 from normplace.edit.model.copying import copy_model, require_independent
 from normplace.edit.model.editor import disable_fast_paths
@@ -120,9 +120,7 @@ def swap(
         >>> swapped.norm1
         RMSNorm((8,), eps=1e-05, elementwise_affine=True)
     """
-    if not isinstance(model, nn.Module):
-        raise UsageError(f"swap takes an nn.Module, got {type(model).__name__}: build the model first.")
-    return apply_swap(model, _request(norm, slots, groups, gains, strength), (inputs, kwargs))
+    return apply_swap(checked_module(model, "swap"), _request(norm, slots, groups, gains, strength), (inputs, kwargs))
 
 
 def apply_swap(model: Model, request: SwapRequest, arguments: Arguments) -> Model:
@@ -136,7 +134,7 @@ def apply_swap(model: Model, request: SwapRequest, arguments: Arguments) -> Mode
     Raises:
         UsageError: If no chosen norm can be swapped, or the copy fails its verification.
     """
-    model = getattr(model, "_orig_mod", model)  # pyright: ignore[reportAssignmentType]
+    model = uncompiled(model)
     copied = copy_model(model)
     with require_independent(model):
         analysis = analyze_call(copied, arguments)
