@@ -95,6 +95,12 @@ def cause(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
 
+def first_line(error: BaseException) -> str:
+    """Return the type of an exception and the first line of its message, for use in a message."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0].rstrip('.:')}" if lines else type(error).__name__
+
+
 def _short_repr(value: object) -> str:
     """Return a value as one short line."""
     text = " ".join(repr(value)[:200].split())

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from normplace.analysis.recording.passes import checked_module, first_line
+from normplace.analysis.recording.passes import checked_module
 from normplace.edit.fold.verify import EXACT, TOLERANCE, difference
 from normplace.edit.fuse.numbers import Numbers, measure, measure_in_float64
 from normplace.edit.model.attachments import has_other_hooks
@@ -17,7 +17,7 @@ from normplace.edit.model.copying import copy_model, require_independent
 from normplace.edit.record.changes import ATTRIBUTE, Change, changes
 from normplace.edit.swap.undo import replace_norm
 from normplace.edit.verify.capture import Arguments
-from normplace.errors import UsageError
+from normplace.errors import UsageError, first_line
 from normplace.models.pyg_conversion import aggregation_arguments, arguments_from_pyg, is_pyg, share_weights
 
 Model = TypeVar("Model", bound=nn.Module)

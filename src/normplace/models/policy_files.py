@@ -13,10 +13,10 @@ import torch
 
 from normplace._shared.fields import check_types
 from normplace._shared.output import write_atomic
-from normplace.errors import UsageError, expect_at_least, expect_choice
+from normplace.errors import UsageError, expect_at_least, expect_choice, first_line
 from normplace.models.convolutions import convolution
 from normplace.models.policy import Policy
-from normplace.models.weights import Damage, check_tensors, content_hash, first_line, open_tensors, packed
+from normplace.models.weights import Damage, check_tensors, content_hash, open_tensors, packed
 from normplace.placement.scale import Scale
 
 SETTINGS_KEY, TRAINING_KEY, HASH_KEY = "normplace.policy", "normplace.training", "normplace.sha256"

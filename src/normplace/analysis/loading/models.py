@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from normplace._shared.fields import quoted
 from normplace._shared.references import load_reference
-from normplace.analysis.recording.passes import first_line
-from normplace.errors import UsageError
+from normplace.errors import UsageError, first_line
 
 LENGTH = 16
 IMAGE = 224

@@ -14,7 +14,7 @@ from torch import nn
 from normplace.analysis.recording.recorder import Recorder
 from normplace.analysis.recording.structures import Model, map_tensors, tensors_of
 from normplace.analysis.recording.tape import Tape
-from normplace.errors import UsageError
+from normplace.errors import UsageError, first_line
 
 READS_VALUES = {"_local_scalar_dense", "allclose", "repeat_interleave"}
 """Operators that raise a plain RuntimeError on the meta device because they read values."""
@@ -173,12 +173,6 @@ def checked_module(model: Model, function: str) -> Model:
     if not isinstance(model, nn.Module):
         raise UsageError(f"{function} takes an nn.Module, got {type(model).__name__}: build the model first.")
     return uncompiled(model)
-
-
-def first_line(error: BaseException) -> str:
-    """The type of an error and the first line of its message."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0].rstrip('.:')}" if lines else type(error).__name__
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from normplace._shared.resources import available_memory
-from normplace.analysis.recording.passes import checked_module, first_line
+from normplace.analysis.recording.passes import checked_module
 from normplace.edit.fuse.apply import apply_plan, remove_fusions, unfuse
 from normplace.edit.fuse.apply import compile_branches as compile_modules
 from normplace.edit.fuse.gate_verify import verify_gates
@@ -22,7 +22,7 @@ from normplace.edit.fuse.verify import verify_model, verify_parts
 from normplace.edit.model.copying import copy_model, require_independent
 from normplace.edit.record.changes import ATTRIBUTE, Changes, changes
 from normplace.edit.verify.capture import Arguments, analyze_call
-from normplace.errors import UsageError, expect_choice
+from normplace.errors import UsageError, expect_choice, first_line
 from normplace.ops.norm_add_norm.op import choose_backend
 
 Model = TypeVar("Model", bound=nn.Module)

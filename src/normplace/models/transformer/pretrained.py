@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, first_line, unknown
 from normplace.models.transformer.config import TransformerConfig
 from normplace.models.transformer.families import FAMILIES
 from normplace.models.transformer.files import CONFIG, FORMAT, load
 from normplace.models.transformer.huggingface import from_huggingface, need_transformers
 from normplace.models.transformer.model import Transformer
-from normplace.models.weights import Damage, first_line, read_json
+from normplace.models.weights import Damage, read_json
 
 
 def from_pretrained(source: str | Path | Mapping[str, Any] | TransformerConfig | Any, dtype: Any = None) -> Transformer:

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from normplace._shared.references import load_reference
-from normplace.analysis.recording.passes import first_line
-from normplace.errors import UsageError
+from normplace.errors import UsageError, first_line
 from normplace.models.policy import FEATURES, NeighborLists
 
 HEADS = 4
