@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import math
 import numbers
 from collections.abc import Collection, Iterable
@@ -88,6 +89,21 @@ def expect_number(name: str, value: object, least: float | None = None, *, above
     else:
         requirement = "a finite number" + ("" if least is None else f" {'above' if above else 'of at least'} {least}")
     raise UsageError(f"{name} must be {requirement}, got {_short_repr(value)}.")
+
+
+def expect_installed(user: str, module: str, extra: str) -> None:
+    """Check that an optional package is installed.
+
+    Args:
+        user: What needs it, for the error.
+        module: Its name for import.
+        extra: The extra of normplace that installs it.
+
+    Raises:
+        UsageError: If it is not.
+    """
+    if importlib.util.find_spec(module) is None:
+        raise UsageError(f"{user} needs {module!r}: pip install 'normplace[{extra}]'.")
 
 
 def cause(error: BaseException) -> str:
