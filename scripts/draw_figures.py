@@ -177,8 +177,7 @@ def over_training(title: str, alt: str, order: Sequence[str], curve: Callable[..
         rows,
         x={"field": "step", "title": "step"},
         y={"field": name, "title": name, "scale": {"zero": False}},
-        low="low",
-        high="high",
+        band=True,
     )
 
 

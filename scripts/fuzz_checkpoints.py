@@ -35,6 +35,7 @@ from safetensors import safe_open
 from normplace.cli import main as command
 from normplace.lab.train.config import NetworkConfig, TrainConfig
 from normplace.lab.train.language import train_language
+from normplace.lab.train.observer import StepStats, TrainingObserver
 from normplace.models.weights import read_sealed, seal, write_tensors
 
 STEPS, EVERY, STOP = 12, 4, 10
@@ -51,13 +52,17 @@ class Stopped(Exception):
     """Ends a run between two checkpoints."""
 
 
-def train_and_stop(folder: Path) -> None:
-    """Train up to a step between two checkpoints, in this process or under torchrun."""
+class Interruption(TrainingObserver):
+    """Stops a run."""
 
-    def watch(step: Any) -> None:
-        if step.number == STOP:
+    def on_step(self, stats: StepStats) -> None:
+        """Raise :class:`Stopped` at the step."""
+        if stats.number == STOP:
             raise Stopped
 
+
+def train_and_stop(folder: Path) -> None:
+    """Train up to a step between two checkpoints, in this process or under torchrun."""
     torch.set_num_threads(1)
     small = {
         "context": 8,
@@ -70,7 +75,11 @@ def train_and_stop(folder: Path) -> None:
     config = TrainConfig(steps=STEPS, checkpoint_every=EVERY, **small)
     with contextlib.suppress(Stopped):
         train_language(
-            NetworkConfig(dim=16, depth=1, heads=2), config, folder / "run", text=[str(folder / "text")], on_step=watch
+            NetworkConfig(dim=16, depth=1, heads=2),
+            config,
+            folder / "run",
+            text=[str(folder / "text")],
+            observer=Interruption(),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import math
 import numbers
 from collections.abc import Collection, Iterable
@@ -90,9 +91,30 @@ def expect_number(name: str, value: object, least: float | None = None, *, above
     raise UsageError(f"{name} must be {requirement}, got {_short_repr(value)}.")
 
 
+def expect_installed(user: str, module: str, extra: str) -> None:
+    """Check that an optional package is installed.
+
+    Args:
+        user: What needs it, for the error.
+        module: Its name for import.
+        extra: The extra of normplace that installs it.
+
+    Raises:
+        UsageError: If it is not.
+    """
+    if importlib.util.find_spec(module) is None:
+        raise UsageError(f"{user} needs {module!r}: pip install 'normplace[{extra}]'.")
+
+
 def cause(error: BaseException) -> str:
     """Return the type and the message of an exception as one line of at most 200 characters."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+
+
+def first_line(error: BaseException) -> str:
+    """Return the type of an exception and the first line of its message, for use in a message."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0].rstrip('.:')}" if lines else type(error).__name__
 
 
 def _short_repr(value: object) -> str:

@@ -152,7 +152,6 @@ def test_a_scale_is_a_real_number_where_categories_are_embedded():
     torch.testing.assert_close(by_hand, net.head(net.final_norm(h)))
 
 
-INSIDE_X = Placement.uniform(BlockSpec(inner=("x",)))
 MISTAKES = [
     (lambda: named("res++"), "did you mean 'res\\+'"),
     (lambda: named("res+", placement="post"), "already sets placement"),

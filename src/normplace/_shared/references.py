@@ -31,6 +31,16 @@ def load_reference(reference: str) -> Any:
     return getattr(module, attribute)
 
 
+def importable_reference(reference: str) -> str:
+    """``module:name`` of a reference such as ``file.py:name``, for processes that import it by the module's name.
+
+    Raises:
+        UsageError: If the reference is malformed, or the import fails.
+    """
+    module, attribute = load_module(reference)
+    return f"{module.__name__}:{attribute}"
+
+
 def load_module(reference: str) -> tuple[ModuleType, str]:
     """Import the module of a reference; return it and the name of the attribute.
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from normplace.cli.options import File, require
-from normplace.errors import UsageError
+from normplace.cli.options import File
+from normplace.errors import UsageError, expect_installed
 
 if TYPE_CHECKING:
     from normplace.lab.bench.case import Op
@@ -52,7 +52,7 @@ def bench(
         json: Print the record as JSON.
     """
     if html is not None:
-        require("charts", "vl_convert")
+        expect_installed("this command", "vl_convert", "charts")
     from normplace._shared.device import pick_device
     from normplace._shared.output import check_writable, write_atomic
     from normplace.lab.bench import load_ops

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Mapping
 from json import dumps
@@ -61,17 +60,6 @@ Run = Annotated[Path, Parameter(name="RUN")]
 """The folder of a training run."""
 File = Annotated[Path, Parameter(metavar="FILE")]
 Folder = Annotated[Path, Parameter(metavar="FOLDER")]
-
-
-def require(extra: str, *modules: str) -> None:
-    """Check that the modules of an optional dependency are installed.
-
-    Raises:
-        UsageError: If one is not; the message has the command that installs it.
-    """
-    for module in modules:
-        if importlib.util.find_spec(module) is None:
-            raise UsageError(f"this command needs {module!r}: pip install 'normplace[{extra}]'.")
 
 
 def find_model(target: str | None, hf: Path | None) -> FactoryTarget | ConfigTarget:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from normplace.cli.options import File, Words, require
-from normplace.errors import UsageError
+from normplace.cli.options import File, Words
+from normplace.errors import UsageError, expect_installed
 
 if TYPE_CHECKING:
     from normplace.lab.tasks.selection.graph_files import NamedGraph
@@ -67,7 +67,7 @@ def select(
         picture: Write the curves of all methods as .svg; without vl-convert, their numbers as .csv.
         json: Print JSON.
     """
-    require("graphs", "numba")
+    expect_installed("this command", "numba", "graphs")
     if out is not None and out.suffix not in (".csv", ".json"):
         raise UsageError(f"--out ends in .csv or .json, got {str(out)!r}.")
     if picture is not None and picture.suffix != ".svg":

@@ -127,8 +127,7 @@ def figures(records: Sequence[TrialRecord]) -> list[Figure]:
                 y={"field": "variance", "title": "variance", "scale": {"type": "log"}},
                 series="placement",
                 order=PLACEMENTS,
-                low="low",
-                high="high",
+                band=True,
             ),
             alt="Variance over the blocks on a logarithmic axis, one line per placement.",
         )

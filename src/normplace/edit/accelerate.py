@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from normplace.analysis.recording.passes import first_line
+from normplace.analysis.recording.passes import checked_module
 from normplace.analysis.recording.structures import copy_module
 from normplace.edit.fold.verify import EXACT, TOLERANCE, difference
 from normplace.edit.fuse.numbers import Numbers, measure, measure_in_float64
@@ -18,7 +18,7 @@ from normplace.edit.model.copying import copy_model, require_independent
 from normplace.edit.record.changes import ATTRIBUTE, Change, changes
 from normplace.edit.swap.undo import replace_norm
 from normplace.edit.verify.capture import Arguments
-from normplace.errors import UsageError
+from normplace.errors import UsageError, first_line
 from normplace.models.aggregation import Aggregation
 from normplace.models.pyg_conversion import aggregation_arguments, arguments_from_pyg, is_pyg, share_weights
 
@@ -57,9 +57,7 @@ def accelerate(model: Model, *inputs: Any, **kwargs: Any) -> Model:
         >>> type(accelerate(conv)).__module__
         'normplace.pyg.conv'
     """
-    if not isinstance(model, nn.Module):
-        raise UsageError(f"accelerate takes an nn.Module, got {type(model).__name__}: build the model first.")
-    model = getattr(model, "_orig_mod", model)  # pyright: ignore[reportAssignmentType]
+    model = checked_module(model, "accelerate")
     copied, sites, refused, error = _replace_all(copy_model(model))
     if not sites:
         reason = refused[0] if refused else f"{type(model).__name__} has no {', '.join(CLASSES)} of PyG."

@@ -9,7 +9,7 @@ from functools import cache, partial
 import torch
 from torch import Tensor, nn
 
-from normplace.errors import unknown
+from normplace.errors import expect_choice
 
 
 class Erf(nn.Module):
@@ -59,8 +59,7 @@ def build_activation(name: str) -> nn.Module:
     Raises:
         UsageError: If there is no such activation.
     """
-    if name not in ACTIVATIONS:
-        raise unknown("activation", name, ACTIVATIONS)
+    expect_choice("activation", name, ACTIVATIONS)
     return ACTIVATIONS[name]()
 
 

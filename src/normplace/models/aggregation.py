@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from normplace.errors import UsageError, expect_number, expect_whole, unknown
+from normplace.errors import UsageError, expect_choice, expect_number, expect_whole, unknown
 from normplace.models.messages import EdgeTerms, as_channels
 from normplace.models.scripting import Unscriptable
 from normplace.ops import Neighbours, powermean_aggregate, softmax_aggregate
@@ -347,8 +347,7 @@ def _named(kind: str, base: str, kwargs: dict[str, Any], settings: Mapping[str, 
         "powermean": ("p", "learn", "channels", "clamp_min", "clamp_max"),
     }.get(base, ())
     for name in kwargs:
-        if name not in known:
-            raise unknown(f"argument of aggregation {kind!r}:", name, known)
+        expect_choice(f"argument of aggregation {kind!r}:", name, known)
     learn = kwargs.pop("learn", False)
     if kwargs.pop("semi_grad", False):
         if learn:

@@ -7,7 +7,7 @@ from functools import partial
 
 from torch import nn
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice
 
 AGGREGATIONS = {"softmax": "softmax attention", "mean": "mean", "sum": "sum"}
 CONVOLUTIONS = {**AGGREGATIONS, "gatv2": "GATv2", "gcn": "GCN", "gin": "GIN"}
@@ -20,8 +20,7 @@ def convolution(name: str) -> Callable[[int, int], nn.Module]:
     Raises:
         UsageError: If the name is unknown, or PyG is not installed.
     """
-    if name not in CONVOLUTIONS:
-        raise unknown("convolution", name, CONVOLUTIONS)
+    expect_choice("convolution", name, CONVOLUTIONS)
     try:
         from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, GINConv, SAGEConv
     except ImportError as error:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normplace.errors import UsageError, expect_whole, unknown
+from normplace.errors import UsageError, expect_choice, expect_whole
 from normplace.models.gen import GENConv
 from normplace.models.graph import GraphStack
 from normplace.models.graph_parts import READOUTS, Dropout, SumOfEmbeddings
@@ -60,8 +60,7 @@ def load_deep_gcns(
     weights = _Weights.read(checkpoint)
     if any(name.startswith(("virtualnode_embedding", "mlp_virtualnode_list")) for name in weights.tensors):
         raise UsageError("this network has the official virtual node, which differs from GraphStack's: load another.")
-    if readout not in READOUTS:
-        raise unknown("readout", readout, READOUTS)
+    expect_choice("readout", readout, READOUTS)
     layers = [_layer(weights, number) for number in range(weights.count("gcns"))]
     if not layers:
         raise UsageError("the checkpoint has no 'gcns.0.mlp.0.weight': pass one of a DeeperGCN of deep_gcns_torch.")
@@ -197,8 +196,7 @@ def _settings(layers: Sequence[Mapping[str, Tensor]], aggr: str | None, t: float
         if not learned & {"t", "p"}:
             raise UsageError(f"the weights do not tell the aggregation: pass aggr, one of {', '.join(AGGREGATIONS)}.")
         aggr = ("softmax" if "t" in learned else "power") + ("_sum" if "y" in learned else "")
-    if aggr not in AGGREGATIONS:
-        raise unknown("aggregation", aggr, AGGREGATIONS)
+    expect_choice("aggregation", aggr, AGGREGATIONS)
     is_power = aggr.startswith("power")
     wrong = learned - ({"p"} if is_power else {"t"} if aggr.startswith("softmax") else set())
     if wrong - ({"y"} if aggr.endswith("_sum") else set()) or (aggr.endswith("_sum") and "y" not in learned):

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from torch import Tensor, nn
 
-from normplace.errors import UsageError, expect_layers, expect_number, expect_whole, unknown
+from normplace.errors import UsageError, expect_choice, expect_layers, expect_number, expect_whole, unknown
 from normplace.models.aggregation import Aggregation, Clamp, MultiAggregation, build_aggregation
 from normplace.models.messages import aggregate_stored, edge_terms
 from normplace.models.pyg_conversion import arguments_from_pyg, share_weights, to_pyg
@@ -109,8 +109,7 @@ class GENConv(Unscriptable, nn.Module):
             raise UsageError("edges have either features or types: pass edge_dim or edge_types, not both.")
         if norm is not None and norm not in MLP_NORMS:
             raise unknown("norm of the MLP:", norm, MLP_NORMS)
-        if flow not in FLOWS:
-            raise unknown("flow", flow, FLOWS)
+        expect_choice("flow", flow, FLOWS)
         if isinstance(in_channels, tuple | list) and len(in_channels) != 2:
             raise UsageError(f"in_channels must be one width, or two of sources and targets, got {in_channels!r}.")
         src, dst = in_channels if isinstance(in_channels, tuple | list) else (in_channels, in_channels)

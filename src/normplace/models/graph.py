@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normplace.errors import UsageError, expect_layers, expect_whole, unknown
+from normplace.errors import UsageError, expect_choice, expect_layers, expect_whole, unknown
 from normplace.models.depth import MEMORY, Coupling, GraphInputs, checkpointed, reversed_in_backward
 from normplace.models.graph_parts import ORDERS, READOUTS, Concat, ConvBranch, Dropout, VirtualNode, pool
 from normplace.models.memory import FactorMemory
@@ -123,8 +123,7 @@ class GraphStack(nn.Module):
         if growth is not None:
             expect_whole(1, growth=growth)
         for kind, choice, choices in (("order", order, ORDERS), ("memory mode", memory, MEMORY)):
-            if choice not in choices:
-                raise unknown(kind, choice, choices)
+            expect_choice(kind, choice, choices)
         if readout is not None and readout not in READOUTS:
             raise unknown("readout", readout, READOUTS)
         if not isinstance(scale, Scale | None):
@@ -193,8 +192,7 @@ class GraphStack(nn.Module):
         Raises:
             UsageError: If there is no such order, or an option contradicts it.
         """
-        if name not in NAMED:
-            raise unknown("block order", name, NAMED)
+        expect_choice("block order", name, NAMED)
         for option in ("placement", "order") if name == "dense" else ("placement", "order", "growth"):
             if option in options:
                 raise UsageError(
@@ -302,8 +300,7 @@ class GraphStack(nn.Module):
         if values is None:
             return self._factors.factor(self.scale, edge_index, x.shape[0], batch, dtype)
         if not isinstance(values, Tensor) or values.shape != x.shape[:1] or values.is_complex():
-            kind = f"{tuple(values.shape)} of {values.dtype}" if isinstance(values, Tensor) else type(values).__name__
-            raise UsageError(f"values must hold one number for each of the {len(x)} nodes, got {kind}.")
+            raise UsageError(f"values must hold one number for each of the {len(x)} nodes, got {describe(values)}.")
         return self.scale.factor(values.to(torch.promote_types(values.dtype, dtype))).to(dtype)
 
     def _finish(self, x: Tensor, factor: Tensor | None, batch: Tensor | None) -> Tensor:

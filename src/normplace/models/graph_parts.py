@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice
 from normplace.models.activations import build_activation
 from normplace.norms import LayerNorm, apply_norm
 from normplace.norms._precision import widen
@@ -123,8 +123,7 @@ class Concat(nn.Module):
         self.input_norm = build_slot_norm(norm, "input", width) if spec.input else None
         self.output_norm = build_slot_norm(norm, "output", growth) if spec.output else None
         for name in spec.inner:
-            if name not in branch.norm_sites:
-                raise unknown("site inside ConvBranch:", name, branch.norm_sites)
+            expect_choice("site inside ConvBranch:", name, branch.norm_sites)
             branch.norms[name] = build_slot_norm(norm, f"inner.{name}", growth)
 
     def forward(
@@ -176,8 +175,7 @@ def pool(x: Tensor, graph: Tensor | None, how: str, graphs: int | None = None) -
     Raises:
         UsageError: If there is no such readout, or ``graph`` has another length.
     """
-    if how not in READOUTS:
-        raise unknown("readout", how, READOUTS)
+    expect_choice("readout", how, READOUTS)
     if graph is None:
         graph, graphs = torch.zeros(len(x), dtype=torch.long, device=x.device), 1
     graph, graphs = checked_batch(graph, len(x), graphs)

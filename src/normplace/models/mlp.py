@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normplace.errors import UsageError, expect_number, expect_whole, unknown
+from normplace.errors import UsageError, expect_choice, expect_number, expect_whole
 from normplace.models.activations import build_activation, variance_gain
 from normplace.ops.features import check_features
 from normplace.placement import Placement
@@ -51,8 +51,7 @@ class Dense(nn.Linear):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        if parametrization not in PARAMETRIZATIONS:
-            raise unknown("parametrization", parametrization, PARAMETRIZATIONS)
+        expect_choice("parametrization", parametrization, PARAMETRIZATIONS)
         self.parametrization, self.weight_std, self.bias_std = parametrization, weight_std, bias_std
         self._generator = generator
         super().__init__(in_features, out_features, bias, device, dtype)
@@ -102,8 +101,7 @@ def norm_layers(norm_at: str | Iterable[int], hidden: int) -> frozenset[int]:
     """
     words = {"none": (), "first": (1,), "last": (hidden,), "every": range(1, hidden + 1)}
     if isinstance(norm_at, str):
-        if norm_at not in words:
-            raise unknown("choice of layers", norm_at, words)
+        expect_choice("choice of layers", norm_at, words)
         return frozenset(words[norm_at])
     chosen = frozenset(norm_at)
     if outside := sorted(chosen - set(words["every"])):
@@ -166,8 +164,7 @@ class MLP(nn.Module):
         expect_number("bias_std", bias_std, 0)
         if weight_std is not None:
             expect_number("weight_std", weight_std, 0)
-        if norm_where not in ("before", "after"):
-            raise unknown("side of the activation", norm_where, ("before", "after"))
+        expect_choice("side of the activation", norm_where, ("before", "after"))
         if placement == "plain":
             rule = Placement.named("plain", norm="preactivation" if norm_where == "before" else "output")
         else:

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from normplace.errors import unknown
+from normplace.errors import expect_choice
 from normplace.models.graph import GraphStack
 from normplace.models.topology import topology
 
@@ -121,8 +121,7 @@ class Policy(nn.Module):
         self, conv: Callable[[int, int], nn.Module], dim: int, depth: int, *, features: str = "degree", **stack: Any
     ) -> None:
         super().__init__()
-        if features not in FEATURES:
-            raise unknown("features", features, FEATURES)
+        expect_choice("features", features, FEATURES)
         self.features = features
         self.stack = GraphStack(conv, FEATURES[features][0], dim, 1, depth, **stack)
 

@@ -13,10 +13,10 @@ import torch
 
 from normplace._shared.fields import check_types
 from normplace._shared.output import write_atomic
-from normplace.errors import UsageError, expect_at_least, unknown
+from normplace.errors import UsageError, expect_at_least, expect_choice, first_line
 from normplace.models.convolutions import convolution
 from normplace.models.policy import Policy
-from normplace.models.weights import Damage, check_tensors, content_hash, first_line, open_tensors, packed
+from normplace.models.weights import Damage, check_tensors, content_hash, open_tensors, packed
 from normplace.placement.scale import Scale
 
 SETTINGS_KEY, TRAINING_KEY, HASH_KEY = "normplace.policy", "normplace.training", "normplace.sha256"
@@ -166,8 +166,7 @@ def _settings(path: Path, text: str) -> PolicySettings:
     try:
         values = json.loads(text)
         for key in values:
-            if key not in known:
-                raise unknown("setting", key, known)
+            expect_choice("setting", key, known)
         return PolicySettings(**values)
     except (UsageError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(f"{path} does not describe a policy ({first_line(error)}).") from error

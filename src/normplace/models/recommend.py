@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice
 from normplace.norms import apply_norm
 from normplace.placement import Placement
 from normplace.placement.scale import Scale
@@ -225,8 +225,7 @@ class NormalizedGCN(_NodeTable):
         super().__init__(num_users, num_items, dim, depth, init, generator)
         if depth < 1:
             raise UsageError(f"depth must be at least 1, got {depth}: norms are in blocks.")
-        if combine not in COMBINATIONS:
-            raise unknown("combination", combine, COMBINATIONS)
+        expect_choice("combination", combine, COMBINATIONS)
         rule = Placement.of(placement)
         self.scale, self.combine = scale, combine
         self._at_end = scale is not None and scale.slot == "final"

@@ -37,16 +37,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normplace.errors import UsageError, expect_whole, unknown
+from normplace.errors import UsageError, expect_choice, expect_whole, unknown
 from normplace.models import centrality
+from normplace.ops.features import describe
 from normplace.ops.indices import check_edge_index, check_range, is_integer
 
 
 def degree(edge_index: Tensor, num_nodes: int, batch: Tensor, *, direction: str = "in", multi: bool = False) -> Tensor:
     """Edges at each node, at least 1: ``in``, ``out`` or ``total``."""
     ends = {"in": (1,), "out": (0,), "total": (0, 1)}
-    if direction not in ends:
-        raise unknown("direction", direction, ends)
+    expect_choice("direction", direction, ends)
     if multi:
         edges = edge_index[:, edge_index[0] != edge_index[1]]
     else:
@@ -67,8 +67,7 @@ def total_degree(edge_index: Tensor, num_nodes: int, batch: Tensor, *, multi: bo
 
 def k_core(edge_index: Tensor, num_nodes: int, batch: Tensor, *, direction: str = "any") -> Tensor:
     """Core number of each node, at least 1, from neighbours in ``any`` direction, or from edges ``in`` or ``out``."""
-    if direction not in ("any", "in", "out"):
-        raise unknown("direction", direction, ("any", "in", "out"))
+    expect_choice("direction", direction, ("any", "in", "out"))
     directed = edge_index.flip(0) if direction == "out" else edge_index
     edges = centrality.simple_edges(directed, num_nodes, undirected=direction == "any")
     return centrality.core_numbers(edges, num_nodes).clamp(min=1).double()
@@ -174,8 +173,7 @@ def topology(
     function = TOPOLOGIES[kind]
     choices = [key for key, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY]
     for option in options:
-        if option not in choices:
-            raise unknown(f"option of {kind!r}:", option, choices)
+        expect_choice(f"option of {kind!r}:", option, choices)
     edges, nodes, graphs = checked(edge_index, num_nodes, batch)
     values = function(edges, nodes, graphs, **options)
     if constant:
@@ -217,8 +215,7 @@ def checked(edge_index: Tensor, num_nodes: int | None, batch: Tensor | None) -> 
     if batch is None:
         return edges, num_nodes, torch.zeros(num_nodes, dtype=torch.long, device=edges.device)
     if not isinstance(batch, Tensor) or batch.shape != (num_nodes,) or not is_integer(batch):
-        kind = f"{tuple(batch.shape)} of {batch.dtype}" if isinstance(batch, Tensor) else type(batch).__name__
-        raise UsageError(f"batch must hold the graph of each of the {num_nodes} nodes, got {kind}.")
+        raise UsageError(f"batch must hold the graph of each of the {num_nodes} nodes, got {describe(batch)}.")
     if bool((batch[edges[0]] != batch[edges[1]]).any()):
         raise UsageError("an edge connects two graphs of the batch: offset the node numbers of each graph.")
     return edges, num_nodes, batch

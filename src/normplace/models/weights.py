@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from normplace.errors import UsageError
+from normplace.errors import UsageError, first_line
 
 DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
@@ -98,11 +98,6 @@ def open_tensors(path: Path) -> Iterator[Any]:
         raise Damage(f"{path.name} cannot be read: {first_line(error)}") from error
     with reader as file:
         yield file
-
-
-def first_line(error: Exception) -> str:
-    """The type and first line of an error, for use in a message."""
-    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}".rstrip(": .")
 
 
 def content_hash(tensors: Mapping[str, Tensor], text: str = "") -> str:

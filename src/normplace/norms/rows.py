@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from normplace.errors import UsageError, expect_number, expect_whole
 from normplace.norms._precision import cast, widen
-from normplace.ops.features import check_features
+from normplace.ops.features import check_features, describe
 from normplace.ops.indices import checked_indices, is_integer
 
 
@@ -40,8 +40,7 @@ def check_batch(batch: Tensor, rows: int) -> None:
         UsageError: If it is something else.
     """
     if not isinstance(batch, Tensor) or batch.shape != (rows,) or not is_integer(batch):
-        kind = f"{tuple(batch.shape)} of {batch.dtype}" if isinstance(batch, Tensor) else type(batch).__name__
-        raise UsageError(f"batch must hold the graph of each of the {rows} rows as an integer, got {kind}.")
+        raise UsageError(f"batch must hold the graph of each of the {rows} rows as an integer, got {describe(batch)}.")
 
 
 def checked_batch(batch: Tensor, rows: int, num_graphs: int | None) -> tuple[Tensor, int]:

@@ -10,6 +10,11 @@ from normplace.errors import UsageError
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
+def compute_dtype(*dtypes: torch.dtype) -> torch.dtype:
+    """The dtype of the arithmetic on tensors of these dtypes: float64 if one has it, otherwise float32."""
+    return torch.float64 if torch.float64 in dtypes else torch.float32
+
+
 def check_features(name: str, x: Tensor, *width: int, like: Tensor | None = None) -> None:
     """Raise an error for anything but a floating-point tensor with these last dimensions.
 

@@ -68,7 +68,7 @@ def test_a_target_that_names_nothing_is_one_sentence(target, sentence, folder):
 def test_a_hub_id_without_transformers_is_not_downloaded(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr(targets, "fetch_config", lambda model_id: pytest.fail("downloaded"))
-    with pytest.raises(UsageError, match=r"needs transformers: pip install 'normplace\[hf\]'"):
+    with pytest.raises(UsageError, match=r"needs 'transformers': pip install 'normplace\[hf\]'"):
         find_target("google/gemma")
 
 

@@ -230,9 +230,9 @@ def test_no_model_without_scikit_learn(data, monkeypatch, no_sklearn):
 def test_ticks_are_powers_of_ten_where_the_axis_is_logarithmic():
     from normplace.lab.extrapolate.page import _ticks
 
-    assert _ticks([{"lowest": -20_000.0, "highest": 9_000.0}], 13.6) == {
+    assert _ticks([{"low": -20_000.0, "high": 9_000.0}], 13.6) == {
         "axis": {"values": [-10_000.0, -1_000.0, -100.0, 0.0, 100.0, 1_000.0]}
     }
-    assert len(_ticks([{"lowest": -1e9, "highest": 1e9}], 1.0)["axis"]["values"]) <= 7
-    assert _ticks([{"lowest": -20.0, "highest": 9.0}], 13.6) == {}
+    assert len(_ticks([{"low": -1e9, "high": 1e9}], 1.0)["axis"]["values"]) <= 7
+    assert _ticks([{"low": -20.0, "high": 9.0}], 13.6) == {}
     assert _ticks([], 1.0) == {}

@@ -59,9 +59,13 @@ def test_a_picture_fits_its_card_and_has_no_tooltips(layout, panels):
 
 def test_a_picture_of_categories_is_low():
     names = [f"a rather long name {n}" for n in range(8)]
-    rows = [{"v": n, "name": name, "s": s, "task": t} for n, name in enumerate(names) for s in "ab" for t in "xyz"]
-    ends = {"low": "v", "high": "v", "series": "s", "sources": "ab", "facet": "task", "panels": "xyz"}
-    spec = dots(x={"field": "v"}, rows="name", order=names, **ends)
+    rows = [
+        {"low": n, "high": n, "name": name, "s": s, "task": t}
+        for n, name in enumerate(names)
+        for s in "ab"
+        for t in "xyz"
+    ]
+    spec = dots(x={"field": "low"}, rows="name", order=names, series="s", sources="ab", facet="task", panels="xyz")
     heights = {
         layout.name: float(
             re.findall(r'viewBox="0 0 [\d.]+ ([\d.]+)"', render_svg(chart_request(spec, rows, layout)))[0]

@@ -45,9 +45,9 @@ def test_no_two_lines_look_alike(count):
 
 
 def test_curves_have_one_legend_bands_and_a_value_at_each_vertex():
-    rows = [{"x": x, "y": x + i, "lo": x, "hi": x + 2, "g": g} for x in range(3) for i, g in enumerate("ab")]
+    rows = [{"x": x, "y": x + i, "low": x, "high": x + 2, "g": g} for x in range(3) for i, g in enumerate("ab")]
     y = {"field": "y", "title": "height"}
-    spec = curves(x={"field": "x"}, y=y, series="g", order=["a", "b"], low="lo", high="hi", rules=[1])
+    spec = curves(x={"field": "x"}, y=y, series="g", order=["a", "b"], band=True, rules=[1])
     svg = render_chart(spec, rows, alt="Alt", prefix="p")
     assert svg.count(">a<") == svg.count(">b<") == 1
     assert svg.count('class="unseen"') == len(rows)

@@ -33,7 +33,7 @@ def graphs(monkeypatch):
 
 @pytest.mark.parametrize(("placement", "expected"), [("b2t", 3), ("siamese", 2)])
 def test_one_region_is_compiled_for_all(graphs, placement, expected):
-    # Layers of one stream are tested with compile_layers. In b2t, a block is called with and without an extra residual.
+    # Layers of one stream are tested in test_steps.py. In b2t, a block is called with and without an extra residual.
     model, eager = network(placement), network(placement)
     compile_regions(model)
     ids = torch.arange(12).reshape(2, 6)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.lab.train.training_cases import ALONE, corpus, network, train_config
+from tests.lab.train.training_cases import ALONE, StepObserver, corpus, network, train_config
 
 from normplace.errors import UsageError
 from normplace.lab.train.log import read_log
@@ -50,7 +50,7 @@ def test_a_run_is_extended_twice_and_after_an_interruption(tmp_path):
     changes = {"schedule": "wsd", "warm_up": 0.25, "decay": 0.25}
     trained(tmp_path, 8, **changes)
     with pytest.raises(Stopped):
-        fit(network(), corpus(), train_config(steps=16, **changes), tmp_path, ALONE, on_step=stop)
+        fit(network(), corpus(), train_config(steps=16, **changes), tmp_path, ALONE, observer=StepObserver(stop))
     _, weights = trained(tmp_path, 24, **changes)  # from the checkpoint of step 8
     rates = {line["step"]: line["learning_rate"] for line in read_log(tmp_path) if line["event"] == "step"}
     assert [rates[step] for step in range(1, 5)] == [0.005, 0.01, 0.01, 0.01]  # the warm-up keeps its 2 steps

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from tests.lab.train.training_cases import ALONE, corpus, network, train_config
+from tests.lab.train.training_cases import ALONE, StepObserver, corpus, network, train_config
 from torch.nn import functional as F
 
 from normplace.errors import UsageError
@@ -26,8 +26,8 @@ def losses(out):
     return {line["step"]: line["loss"] for line in read_log(out) if line["event"] == "step"}
 
 
-def trained(out, placement="peri", group=ALONE, on_step=None, **changes):
-    return fit(network(placement), corpus(), train_config(**changes), out, group, on_step=on_step)
+def trained(out, placement="peri", group=ALONE, observer=None, **changes):
+    return fit(network(placement), corpus(), train_config(**changes), out, group, observer=observer)
 
 
 def test_the_steps_are_adamw_on_the_sequences_in_order(tmp_path):
@@ -70,7 +70,7 @@ def test_gradient_accumulation_gives_the_same_steps(tmp_path):
 
 def test_a_network_learns_and_reports_its_steps(tmp_path):
     seen = []
-    result = trained(tmp_path, steps=60, on_step=seen.append, schedule="wsd")
+    result = trained(tmp_path, steps=60, observer=StepObserver(seen.append), schedule="wsd")
     assert result.loss < seen[0].loss - 1  # from log 31 towards log 2
     assert [step.number for step in seen] == list(range(1, 61))
     assert [step.number for step in seen if step.held_out_loss is not None] == list(range(4, 61, 4))
@@ -90,7 +90,7 @@ def test_an_interrupted_run_resumes_with_the_same_bits(tmp_path, last_step):
 
     whole = trained(tmp_path / "whole")
     with pytest.raises(Stopped):
-        trained(tmp_path / "stopped", on_step=stop)
+        trained(tmp_path / "stopped", observer=StepObserver(stop))
     result = trained(tmp_path / "stopped")
     assert result.resumed_from == (0 if last_step <= 4 else 4)  # the stop at 4 comes before its checkpoint
     assert losses(tmp_path / "stopped") == losses(tmp_path / "whole")
@@ -142,7 +142,7 @@ def test_the_rng_state_is_restored(tmp_path):
     before = torch.get_rng_state()
     fit(Noisy(), corpus(), train_config(), tmp_path / "whole", ALONE)
     with pytest.raises(Stopped):
-        fit(Noisy(), corpus(), train_config(), tmp_path / "stopped", ALONE, on_step=stop)
+        fit(Noisy(), corpus(), train_config(), tmp_path / "stopped", ALONE, observer=StepObserver(stop))
     fit(Noisy(), corpus(), train_config(), tmp_path / "stopped", ALONE)
     assert losses(tmp_path / "stopped") == losses(tmp_path / "whole")
     assert torch.equal(torch.get_rng_state(), before)
@@ -189,7 +189,7 @@ def test_bfloat16_computes_in_bfloat16_and_keeps_float32(tmp_path):
 def test_deterministic_mode_ends_with_the_run(tmp_path):
     modes = []
     fit(network(), corpus(), train_config(deterministic=True), tmp_path, ALONE,
-        on_step=lambda step: modes.append(torch.are_deterministic_algorithms_enabled()))  # fmt: skip
+        observer=StepObserver(lambda step: modes.append(torch.are_deterministic_algorithms_enabled())))  # fmt: skip
     assert set(modes) == {True}
     assert not torch.are_deterministic_algorithms_enabled()
 

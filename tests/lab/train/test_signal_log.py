@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from tests.lab.train.training_cases import ALONE, corpus, network, train_config
+from tests.lab.train.training_cases import ALONE, StepObserver, corpus, network, train_config
 from torch import nn
 from torch.nn import functional as F
 
@@ -113,7 +113,15 @@ def test_a_resumed_run_measures_at_the_same_steps(tmp_path):
             raise Stopped
 
     with pytest.raises(Stopped):
-        fit(network(), corpus(), train_config(), tmp_path, ALONE, signals=SignalsConfig(every=2), on_step=stop)
+        fit(
+            network(),
+            corpus(),
+            train_config(),
+            tmp_path,
+            ALONE,
+            signals=SignalsConfig(every=2),
+            observer=StepObserver(stop),
+        )
     fit(network(), corpus(), train_config(), tmp_path, ALONE, signals=SignalsConfig(every=2), observer=Observer())
     assert [event[0] for event in events] == ["resumed", 6, 8]
     assert [line["step"] for line in lines(tmp_path, "signals")] == [0, 2, 4, 6, 8]

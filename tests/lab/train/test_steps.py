@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from normplace.lab.train import steps
-from normplace.lab.train.compiling import compile_layers
+from normplace.lab.train.compiling import compile_regions
 from normplace.lab.train.config import TrainConfig
 from normplace.lab.train.data import TokenWindows
 from normplace.lab.train.optimizer import graphed_adamw, parameter_groups
@@ -136,7 +136,7 @@ def test_layers_and_networks_share_compiled_code(monkeypatch):
     for placement in ("pre", "peri"):
         for seed in (0, 1):
             model, eager = network(placement, seed), network(placement, seed)
-            compile_layers(model)
+            compile_regions(model)
             assert torch.allclose(model(ids), eager(ids), atol=1e-6)
     assert len(graphs) == 2
     with torch.compiler.set_stance("force_eager"), torch.no_grad():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from normplace.lab.train.config import TrainConfig
 from normplace.lab.train.corpus import Corpus
 from normplace.lab.train.distributed import ProcessGroup
+from normplace.lab.train.observer import StepStats, TrainingObserver
 from normplace.models.transformer import AttentionConfig, Transformer, TransformerConfig
 
 ALONE = ProcessGroup(0, 1, torch.device("cpu"), is_distributed=False)
@@ -41,3 +43,13 @@ def train_config(**changes: Any) -> TrainConfig:
         "device": "cpu",
     }
     return TrainConfig(**{**small, "evaluate_every": 4, "checkpoint_every": 4, **changes})
+
+
+class StepObserver(TrainingObserver):
+    """Calls a function with the numbers of every step."""
+
+    def __init__(self, watch: Callable[[StepStats], object]) -> None:
+        self.watch = watch
+
+    def on_step(self, stats: StepStats) -> None:
+        self.watch(stats)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -15,8 +14,7 @@ from torch import Tensor, nn
 
 from normplace._shared.fields import quoted
 from normplace._shared.references import load_reference
-from normplace.analysis.recording.passes import first_line
-from normplace.errors import UsageError
+from normplace.errors import UsageError, expect_installed, first_line
 
 LENGTH = 16
 IMAGE = 224
@@ -87,16 +85,6 @@ def from_config(path: Path) -> Loaded:
         return model, (), hf_inputs(model, config)
 
 
-def require_transformers() -> None:
-    """Check that transformers is installed.
-
-    Raises:
-        UsageError: If it is not.
-    """
-    if importlib.util.find_spec("transformers") is None:
-        raise UsageError("a Hugging Face configuration needs transformers: pip install 'normplace[hf]'.")
-
-
 def read_config(path: Path) -> tuple[Any, Build]:
     """A Hugging Face configuration, and the function that builds its model.
 
@@ -106,7 +94,7 @@ def read_config(path: Path) -> tuple[Any, Build]:
     Raises:
         UsageError: If transformers is missing, or there is no configuration it knows.
     """
-    require_transformers()
+    expect_installed("a Hugging Face configuration", "transformers", "hf")
     import transformers
 
     try:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from normplace._shared.fields import quoted
 from normplace.analysis.loading.hub import fetch_config, is_hub_id
-from normplace.analysis.loading.models import require_transformers
-from normplace.errors import UsageError
+from normplace.errors import UsageError, expect_installed
 
 FORMS = (
     "file.py:function, package.module:function, a config.json or its folder, or a model id such as google/gemma-2-2b"
@@ -67,7 +66,7 @@ def find_target(target: str) -> FactoryTarget | ConfigTarget:
     if target and _exists(Path(f"{target.replace('.', '/')}.py")):
         raise _needs_function(target)
     if is_hub_id(target) and path.suffix not in (".py", ".json"):
-        require_transformers()
+        expect_installed("a Hugging Face configuration", "transformers", "hf")
         return ConfigTarget(*fetch_config(target))
     raise UsageError(f"there is no file or folder {quoted(target)}: pass {FORMS}.")
 

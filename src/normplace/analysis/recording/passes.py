@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from normplace.analysis.recording.recorder import Recorder
-from normplace.analysis.recording.structures import map_tensors, tensors_of
+from normplace.analysis.recording.structures import Model, map_tensors, tensors_of
 from normplace.analysis.recording.tape import Tape
-from normplace.errors import UsageError
+from normplace.errors import UsageError, first_line
 
 READS_VALUES = {"_local_scalar_dense", "allclose", "repeat_interleave"}
 """Operators that raise a plain RuntimeError on the meta device because they read values."""
@@ -159,15 +159,20 @@ def unfused_encoder_layers() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(enabled)
 
 
-def uncompiled(model: nn.Module) -> nn.Module:
+def uncompiled(model: Model) -> Model:
     """The original module of a compiled one, whose operators can be recorded."""
     return getattr(model, "_orig_mod", model)
 
 
-def first_line(error: BaseException) -> str:
-    """The type of an error and the first line of its message."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0].rstrip('.:')}" if lines else type(error).__name__
+def checked_module(model: Model, function: str) -> Model:
+    """The :func:`uncompiled` module of a model that was passed to a public function.
+
+    Raises:
+        UsageError: If the model is not a module.
+    """
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"{function} takes an nn.Module, got {type(model).__name__}: build the model first.")
+    return uncompiled(model)
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -18,7 +18,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice
 
 DIRECTIONS = ("node", "graph")
 STEP = 1e-3
@@ -76,8 +76,7 @@ def change(shape: torch.Size | tuple[int, ...], direction: str, generator: torch
     Raises:
         UsageError: If the direction is unknown.
     """
-    if direction not in DIRECTIONS:
-        raise unknown("direction", direction, DIRECTIONS)
+    expect_choice("direction", direction, DIRECTIONS)
     rows = math.prod(shape)
     if direction == "graph":
         return torch.ones(shape, dtype=torch.float64)

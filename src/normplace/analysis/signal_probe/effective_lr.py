@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normplace.analysis.recording.passes import first_line
-from normplace.errors import UsageError
+from normplace.errors import UsageError, first_line
 
 Optimizer = torch.optim.Optimizer
 

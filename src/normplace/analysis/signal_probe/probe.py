@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from normplace.analysis.analysis import Analysis
 from normplace.analysis.dataflow.matrices import parameter_positions
-from normplace.analysis.recording.passes import evaluating, first_line, record_pass, uncompiled
+from normplace.analysis.recording.passes import checked_module, evaluating, record_pass
 from normplace.analysis.scale_survival.measure import survival
 from normplace.analysis.signal_probe.effective_lr import Optimizer, relative_update, unwrapped
 from normplace.analysis.signal_probe.results import Comparison, Depth, Signals
 from normplace.analysis.signal_probe.step_recorder import StepRecorder
 from normplace.analysis.signal_probe.steps import Step, find_steps
-from normplace.errors import UsageError
+from normplace.errors import UsageError, first_line
 
 Loss = Callable[[Any], Tensor]
 
@@ -117,9 +117,7 @@ class Probe:
         Raises:
             UsageError: As :func:`signals` does.
         """
-        if not isinstance(model, nn.Module):
-            raise UsageError(f"signals takes an nn.Module, got {type(model).__name__}: build the model first.")
-        model = uncompiled(model)
+        model = checked_module(model, "signals")
         if any(parameter.is_meta for parameter in model.parameters()):
             raise UsageError("a model on the meta device has no values to measure: build it on the CPU or a GPU.")
         optimizer = None if optimizer is None else unwrapped(optimizer)

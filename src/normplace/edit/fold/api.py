@@ -12,6 +12,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from normplace.analysis.analysis import Analysis
 from normplace.analysis.api import summarize
 from normplace.analysis.recording.ids import NormIndex
+from normplace.analysis.recording.passes import checked_module
 from normplace.edit.fold.apply import BIAS_OF, FoldTarget, add_bias, fold_norm, gain_and_shift, resolve_readers
 from normplace.edit.fold.center import CenterPlan, centre, replace_with_rms
 from normplace.edit.fold.readers import ReaderFinder
@@ -69,9 +70,7 @@ def fold(model: Model, *inputs: Any, untie: bool = False, center: bool = False, 
         >>> bool((folded.norm1.weight == 1).all()), torch.allclose(folded(x), layer(x), atol=1e-5)
         (True, True)
     """
-    if not isinstance(model, nn.Module):
-        raise UsageError(f"fold takes an nn.Module, got {type(model).__name__}: build the model first.")
-    model = getattr(model, "_orig_mod", model)  # pyright: ignore[reportAssignmentType]
+    model = checked_module(model, "fold")
     if any(parameter.is_meta for parameter in model.parameters()):
         raise UsageError("fold changes weights, and a model on the meta device has none: load it on the CPU.")
     arguments = (inputs, kwargs)

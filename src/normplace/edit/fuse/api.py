@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from normplace._shared.resources import available_memory
-from normplace.analysis.recording.passes import first_line
+from normplace.analysis.recording.passes import checked_module
 from normplace.edit.fuse.apply import apply_plan, remove_fusions, unfuse
 from normplace.edit.fuse.apply import compile_branches as compile_modules
 from normplace.edit.fuse.gate_verify import verify_gates
@@ -22,7 +22,7 @@ from normplace.edit.fuse.verify import verify_model, verify_parts
 from normplace.edit.model.copying import copy_model, require_independent
 from normplace.edit.record.changes import ATTRIBUTE, Changes, changes
 from normplace.edit.verify.capture import Arguments, analyze_call
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice, first_line
 from normplace.ops.norm_add_norm.op import choose_backend
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -77,13 +77,9 @@ def fuse(
           fused        1 x add, norm       the model  [norm1]  saves 120 bytes per forward pass
           fused        1 x add, norm       the model  [norm2]  saves 120 bytes per forward pass
     """
-    if not isinstance(model, nn.Module):
-        raise UsageError(f"fuse takes an nn.Module, got {type(model).__name__}: build the model first.")
-    if reach not in REACHES:
-        raise unknown("reach", reach, REACHES)
-    if rounding not in ROUNDINGS:
-        raise unknown("rounding", rounding, ROUNDINGS)
-    model = getattr(model, "_orig_mod", model)  # pyright: ignore[reportAssignmentType]
+    model = checked_module(model, "fuse")
+    expect_choice("reach", reach, REACHES)
+    expect_choice("rounding", rounding, ROUNDINGS)
     if any(parameter.is_meta for parameter in model.parameters()):
         raise UsageError("fuse verifies numbers, and a model on the meta device has none: use plan_fusion.")
     if _is_sharded(model):
@@ -194,8 +190,7 @@ def plan_fusion(model: nn.Module, *inputs: Any, reach: str = "layer", **kwargs: 
     Returns:
         The record that :func:`normplace.changes` of the fused model would return.
     """
-    if reach not in REACHES:
-        raise unknown("reach", reach, REACHES)
+    expect_choice("reach", reach, REACHES)
     model = copy_model(model) if changes(model).fusions else model
     return replace(changes(model), fusions=_plan(model, (inputs, kwargs), reach).fusions)
 

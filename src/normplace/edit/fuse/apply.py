@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
+from normplace.analysis.recording.passes import uncompiled
 from normplace.edit.fuse.gates import MODULATIONS, GatedSum, Modulation, ModulationForm
 from normplace.edit.fuse.plan import FusePlan
 from normplace.edit.fuse.rewrite import FusedMethod, FusionEdit, SumEdit
@@ -120,7 +121,7 @@ def unfuse(model: Model) -> Model:
 
     The model then computes the bits of the original. A model that is not fused is left unchanged.
     """
-    target = getattr(model, "_orig_mod", model)
+    target = uncompiled(model)
     if remove_fusions(target) or changes(target).fusions:
         setattr(target, ATTRIBUTE, replace(changes(target), fusions=(), fusion_note="", step_ms=None))
     return model

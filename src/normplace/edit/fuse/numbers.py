@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from normplace.analysis.recording.passes import first_line
 from normplace.analysis.recording.structures import copy_module, fresh_inputs, map_tensors, tensors_of
 from normplace.edit.fuse.apply import remove_fusions
 from normplace.edit.verify.capture import Arguments
 from normplace.edit.verify.gradients import differentiable
+from normplace.errors import first_line
 
 Loss = Callable[[Any], Tensor]
 NARROW = (torch.float32, torch.bfloat16, torch.float16)

@@ -10,7 +10,7 @@ from torch import nn
 from normplace._shared.garbage import without_full_collections
 from normplace.analysis.analysis import Analysis
 from normplace.analysis.api import summarize
-from normplace.analysis.recording.passes import ForwardError
+from normplace.analysis.recording.passes import ForwardError, checked_module
 from normplace.edit.model.copying import copy_model, require_independent
 from normplace.edit.model.editor import ModelEditor, disable_fast_paths
 from normplace.edit.model.model_map import ModelMap, require_editable
@@ -89,12 +89,10 @@ def move(
         >>> audit(move(layer, x, to="peri"), x).equations
         ('x + N(F(N(x)))',)
     """
-    if not isinstance(model, nn.Module):
-        raise UsageError(f"move takes an nn.Module, got {type(model).__name__}: build the model first.")
+    model = checked_module(model, "move")
     target = _target(to, scale, qk)
     _check_init(target, init)
     request = MoveRequest(target, scale, _head_norms(qk, qk_over, qk_where), norm, init, seed)
-    model = getattr(model, "_orig_mod", model)  # pyright: ignore[reportAssignmentType]
     options = {"qk": qk, "qk_over": qk_over, "qk_where": qk_where, "norm": norm, "init": init}
     call = {"to": to.to_dict() if isinstance(to, Placement) else to, "scale": scale, **options}
     with without_full_collections():

@@ -20,7 +20,7 @@ from normplace.analysis.recording.ids import BlockIndex, CallId, NodeId, ValueId
 from normplace.edit.code.expressions import ExpressionRef, record_expressions
 from normplace.edit.model.model_map import ModelMap, SumRef, TensorRef, is_outside_tree
 from normplace.edit.verify.capture import Arguments
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice
 
 OVER = ("head", "projection")
 WHERE = ("before", "after")
@@ -41,10 +41,8 @@ class HeadNormRequest:
     where: str = "before"
 
     def __post_init__(self) -> None:
-        if self.over not in OVER:
-            raise unknown("qk_over", self.over, OVER)
-        if self.where not in WHERE:
-            raise unknown("qk_where", self.where, WHERE)
+        expect_choice("qk_over", self.over, OVER)
+        expect_choice("qk_where", self.where, WHERE)
 
 
 @dataclass(frozen=True)

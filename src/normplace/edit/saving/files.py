@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from normplace._shared.output import cannot_write
+from normplace.analysis.recording.passes import uncompiled
 from normplace.edit.model.copying import copy_model
 from normplace.edit.record.changes import changes
 from normplace.edit.saving.replay import repeat_edit
@@ -199,7 +200,7 @@ def load_moved(
     Raises:
         UsageError: If the weights belong to another model.
     """
-    model = getattr(model, "_orig_mod", model)  # pyright: ignore[reportAssignmentType]
+    model = uncompiled(model)
     if changes(model).moves:
         raise UsageError("the model was moved already: pass it as it was before its first move.")
     moves = record["changes"]["moves"]

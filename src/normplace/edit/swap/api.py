@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from normplace.analysis.api import summarize
-from normplace.analysis.recording.passes import evaluating
+from normplace.analysis.recording.passes import checked_module, evaluating, uncompiled
 from normplace.analysis.recording.structures import fresh_inputs
 from normplace.edit.model.copying import copy_model, require_independent
 from normplace.edit.model.editor import disable_fast_paths
@@ -25,7 +25,7 @@ from normplace.edit.swap.source import NormSource, SourceFinder
 from normplace.edit.swap.undo import keep_original, replace_norm
 from normplace.edit.swap.verify import relative_change, verify_swap
 from normplace.edit.verify.capture import Arguments, analyze_call
-from normplace.errors import UsageError, expect_whole, unknown
+from normplace.errors import UsageError, expect_choice, expect_whole
 
 Model = TypeVar("Model", bound=nn.Module)
 KINDS = ("rms", "layer", "group", "batch", "dyt", "identity")
@@ -120,9 +120,7 @@ def swap(
         >>> swapped.norm1
         RMSNorm((8,), eps=1e-05, elementwise_affine=True)
     """
-    if not isinstance(model, nn.Module):
-        raise UsageError(f"swap takes an nn.Module, got {type(model).__name__}: build the model first.")
-    return apply_swap(model, _request(norm, slots, groups, gains, strength), (inputs, kwargs))
+    return apply_swap(checked_module(model, "swap"), _request(norm, slots, groups, gains, strength), (inputs, kwargs))
 
 
 def apply_swap(model: Model, request: SwapRequest, arguments: Arguments) -> Model:
@@ -136,7 +134,7 @@ def apply_swap(model: Model, request: SwapRequest, arguments: Arguments) -> Mode
     Raises:
         UsageError: If no chosen norm can be swapped, or the copy fails its verification.
     """
-    model = getattr(model, "_orig_mod", model)  # pyright: ignore[reportAssignmentType]
+    model = uncompiled(model)
     copied = copy_model(model)
     with require_independent(model):
         analysis = analyze_call(copied, arguments)
@@ -169,10 +167,8 @@ def _request(
             f"a {norm} norm needs more than the features of a row (the graph, or the receiver of a message), which the "
             "model does not pass to its norms: build the network with it."
         )
-    if norm not in KINDS:
-        raise unknown("norm", norm, KINDS)
-    if gains not in GAINS:
-        raise unknown("gains", gains, GAINS)
+    expect_choice("norm", norm, KINDS)
+    expect_choice("gains", gains, GAINS)
     if groups is not None:
         if norm != "group":
             raise UsageError(f'groups belongs to norm="group": leave it out for {norm!r}.')
@@ -197,8 +193,7 @@ def _choose(finder: SourceFinder, request: SwapRequest) -> tuple[list[NormSource
     paths = finder.paths()
     known = {*paths, *(slot.name for slot in finder.analysis.slots)}
     for name in request.slots or ():
-        if name not in known:
-            raise unknown("slot or norm", name, known)
+        expect_choice("slot or norm", name, known)
     chosen, refused, same = [], [], 0
     for path, indices in paths.items():
         slots = {finder.analysis.sites[index].slot for index in indices}

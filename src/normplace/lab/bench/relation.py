@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from normplace.lab.bench import peers
 from normplace.lab.bench.case import FORWARD, TRAINING, Case, Floor, Method, Op, Problem
 from normplace.lab.bench.tune import Setting, fastest
+from normplace.norms._precision import widen
 from normplace.ops import relation_pairwise, relation_scan
 
 EPS = 1e-5
@@ -54,12 +55,8 @@ def _counts(x: Tensor) -> Tensor:
     return torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
 
 
-def _wide(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.float64 else x.float()
-
-
 def _normed(x: Tensor) -> Tensor:
-    return F.layer_norm(_wide(x), x.shape[-1:], eps=EPS)
+    return F.layer_norm(widen(x), x.shape[-1:], eps=EPS)
 
 
 def cumsum_form(a: Tensor, b: Tensor) -> Tensor:
@@ -77,7 +74,7 @@ def pair_form(a: Tensor, b: Tensor) -> Tensor:
     first, last = b.shape[1] - a.shape[1], b.shape[1]
     positions = torch.arange(last, device=a.device)
     causal = (positions <= positions[first:, None])[:, :, None]
-    pairs = _normed(_wide(a)[:, :, None] + _wide(b)[:, None]).exp().where(causal, 0.0)
+    pairs = _normed(widen(a)[:, :, None] + widen(b)[:, None]).exp().where(causal, 0.0)
     return (pairs.sum(2) / (positions[first:, None] + 1)).to(a.dtype)
 
 

@@ -194,12 +194,8 @@ def _check_loss(task: Task, start: Start) -> None:
     """Check that the loss of the first batch is a finite scalar with a gradient."""
     batch = BatchStream(start.batches, 0).peek()
     start.model.train()
-    try:
+    with _named_failure(f"the loss of {task.name}"):
         loss = start.loss(start.model, batch)
-    except UsageError:
-        raise
-    except Exception as error:
-        raise _failed(f"the loss of {task.name}", error) from error
     if not isinstance(loss, Tensor):
         raise UsageError(f"the loss of {task.name} is a {type(loss).__name__}: return a tensor of one number.")
     if loss.numel() != 1:
@@ -219,12 +215,8 @@ def _check_validation(task: Task, start: Start) -> list[float]:
     """Check that the measure is a finite number on both splits, and return both."""
     values = []
     for split in SPLITS:
-        try:
+        with _named_failure(f"validate of {task.name} on split {split!r}"):
             value = validated(start, split)
-        except UsageError:
-            raise
-        except Exception as error:
-            raise _failed(f"validate of {task.name} on split {split!r}", error) from error
         if not math.isfinite(value):
             raise UsageError(f"validate of {task.name} returns {value} on split {split!r}: return a finite number.")
         values.append(value)
@@ -233,12 +225,11 @@ def _check_validation(task: Task, start: Start) -> list[float]:
 
 def _prepared(task: Task, edit: Edit) -> Training:
     """Build the model of seed 0 and edit it."""
-    try:
-        return prepare(task, edit, 0)
-    except UsageError as error:
-        raise UsageError(f"the edit {edit.name!r} does not apply to {task.name}: {_sentence(error)}") from error
-    except Exception as error:
-        raise _failed(f"the edit {edit.name!r} of {task.name}", error) from error
+    with _named_failure(f"the edit {edit.name!r} of {task.name}"):
+        try:
+            return prepare(task, edit, 0)
+        except UsageError as error:
+            raise UsageError(f"the edit {edit.name!r} does not apply to {task.name}: {_sentence(error)}") from error
 
 
 def _check_edit(task: Task, edit: Edit, notes: list[str]) -> Cost:
@@ -247,17 +238,13 @@ def _check_edit(task: Task, edit: Edit, notes: list[str]) -> Cost:
     training = _prepared(task, edit)
     prepared = time.perf_counter() - clock
     notes += [f"{edit.name}: {warning}" for warning in changes(training.start.model).warnings]
-    try:
+    with _named_failure(f"training {task.name} with the edit {edit.name!r}"):
         optimizer = training.start.optimizer(training.start.model, SMALL_RATE)
         step = _step_seconds(training, optimizer)
         _require_given_model(task, training.start)
         if training.start.compiling is not None:
             validated(training.start, "choose")  # compiles the layers for evaluation
         validation = _timed(lambda: validated(training.start, "choose"))
-    except UsageError:
-        raise
-    except Exception as error:
-        raise _failed(f"training {task.name} with the edit {edit.name!r}", error) from error
     measured = _measure_seconds(training, optimizer, edit, notes)
     return Cost(step, prepared, validation, measured)
 
@@ -315,5 +302,14 @@ def _sentence(error: UsageError) -> str:
     return f"{str(error).rstrip('.')}."
 
 
-def _failed(what: str, error: Exception) -> UsageError:
-    return UsageError(f"{what} failed ({cause(error)}): run one training step without normplace to see where.")
+@contextmanager
+def _named_failure(what: str) -> Iterator[None]:
+    """Name what failed in an error of the user's code."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"{what} failed ({cause(error)}): run one training step without normplace to see where."
+        ) from error

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from normplace._shared.references import load_module, load_reference
+from normplace._shared.references import importable_reference, load_reference
 from normplace.analysis.api import analyze
 from normplace.analysis.recording.structures import fresh_inputs
 from normplace.analysis.results import pattern
@@ -39,7 +39,7 @@ from normplace.edit.record.changes import changes
 from normplace.edit.swap.api import KINDS, swap
 from normplace.edit.swap.modules import ChannelAffine, ChannelsFirst
 from normplace.edit.verify.capture import Arguments
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice, unknown
 from normplace.models.topology import TOPOLOGIES, check_name
 from normplace.norms import NORMS, DyT
 from normplace.placement.presets import ALIASES, ALL_PRESETS
@@ -91,8 +91,7 @@ def parse_edits(edits: Iterable[Any] | Mapping[str, Any] | str, start: str = "fr
     Raises:
         UsageError: If an edit is unknown, or two have the same name.
     """
-    if start not in STARTS:
-        raise unknown("start", start, STARTS)
+    expect_choice("start", start, STARTS)
     if isinstance(edits, str):
         edits = edits.split()
     named = edits.items() if isinstance(edits, Mapping) else ((None, edit) for edit in edits)
@@ -133,13 +132,8 @@ def parse_edit(recipe: str, start: str = "fresh") -> Edit:
             model = step(model, inputs)
         return model
 
-    return Edit(recipe, apply, "+".join(_importable(part) if is_reference(part) else part for part in parts))
-
-
-def _importable(reference: str) -> str:
-    """``module:name`` of an imported reference such as ``mine.py:halve``, for processes that import it by its name."""
-    module, attribute = load_module(reference)
-    return f"{module.__name__}:{attribute}"
+    importable = (importable_reference(part) if is_reference(part) else part for part in parts)
+    return Edit(recipe, apply, "+".join(importable))
 
 
 def importable_name(function: Callable[..., Any]) -> str | None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
-from normplace._shared.references import load_module, load_reference
-from normplace.errors import UsageError, cause, unknown
+from normplace._shared.references import importable_reference, load_reference
+from normplace.errors import UsageError, cause, expect_choice
 from normplace.lab.compare.edits import importable_name
 from normplace.lab.compare.held_out import hold_out
 from normplace.lab.compare.task import BETTER, Better, Start, Task, Validate, task_reference
@@ -35,14 +35,12 @@ class FactoryTask(Task):
     """
 
     def __init__(self, function: str | Callable[[int], Any], better: Better = "smaller") -> None:
-        if better not in BETTER:
-            raise unknown("value of better", better, BETTER)
+        expect_choice("value of better", better, BETTER)
         self.better = better
         if isinstance(function, str):
             self.name = function
             self.function = load_reference(function)
-            module, attribute = load_module(function)
-            target = f"{module.__name__}:{attribute}"
+            target = importable_reference(function)
         else:
             self.name = getattr(function, "__name__", type(function).__name__)
             self.function = function

@@ -105,8 +105,7 @@ def _training(trials: Mapping[str, EditTrials], series: str, title: str, axis: s
         y={"field": "value", "title": axis, "scale": {"zero": False}},
         series="edit",
         order=list(trials),
-        low="low",
-        high="high",
+        band=True,
     )
     return Figure(
         title=title,

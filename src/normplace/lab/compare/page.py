@@ -10,15 +10,8 @@ from normplace._shared.output import write_atomic
 from normplace.lab.compare.advice import TIED_MEANS
 from normplace.lab.compare.config import FINAL
 from normplace.lab.compare.figures import figures
-from normplace.lab.compare.result import Comparison
-from normplace.lab.compare.table import (
-    SIGNAL_TITLES,
-    SIGNALS_MEAN,
-    deciding_seeds,
-    difference_text,
-    score_text,
-    signal_text,
-)
+from normplace.lab.compare.result import SIGNALS, Comparison
+from normplace.lab.compare.table import SIGNALS_MEAN, deciding_seeds, difference_text, score_text, signal_text
 from normplace.lab.report.chart_renderer import ChartRenderer
 from normplace.lab.report.figure import ChartView, FigureView
 from normplace.lab.report.page import render_page
@@ -120,7 +113,7 @@ def stages(records: Iterable[TrialRecord]) -> list[Stage]:
 
 def _signals(comparison: Comparison) -> list[tuple[str, list[str]]]:
     """Title of each measured signal, and its number for each row."""
-    columns = {title: [row.signals.get(name) for row in comparison.rows] for name, title in SIGNAL_TITLES.items()}
+    columns = {title: [row.signals.get(name) for row in comparison.rows] for name, title in SIGNALS.items()}
     measured = {"LR sensitivity": [row.rate_sensitivity for row in comparison.rows], **columns}
     return [
         (title, [signal_text(value) for value in values])

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice, unknown
 from normplace.lab.compare.advice import Advice, advise
 from normplace.lab.compare.edit_trials import EditTrials, by_edit
 from normplace.lab.compare.edits import AS_IS
@@ -17,17 +17,17 @@ from normplace.lab.compare.sensitivity import rate_sensitivity
 from normplace.lab.compare.statistics import Better, Difference, against_baseline, best_against_each, ranking
 from normplace.lab.trials.record import TrialRecord
 
-SIGNALS = (
-    "spikes_per_1000",
-    "stream_peak",
-    "stream_growth",
-    "fp16_headroom",
-    "bf16_headroom",
-    "gradient_evenness",
-    "step_ms",
-    "memory_mb",
-)
-"""Metrics of the reported trials that a row averages over seeds."""
+SIGNALS = {
+    "spikes_per_1000": "spikes/1000",
+    "stream_peak": "peak",
+    "stream_growth": "growth",
+    "fp16_headroom": "fp16 headroom",
+    "bf16_headroom": "bf16 headroom",
+    "gradient_evenness": "evenness",
+    "step_ms": "ms/step",
+    "memory_mb": "MB",
+}
+"""Metrics of the reported trials that a row averages over seeds, with their headings."""
 
 DEFAULT_MEASURES = {"smaller": "loss", "larger": "score"}
 
@@ -120,8 +120,7 @@ class Comparison:
         Raises:
             UsageError: If no reported trial is finished, the lines belong to several tasks, or an argument is wrong.
         """
-        if better not in {"smaller", "larger"}:
-            raise unknown("value of better", better, ("smaller", "larger"))
+        expect_choice("value of better", better, DEFAULT_MEASURES)
         records = tuple(records)
         edits = by_edit(records, better=better)
         measured = {edit: trials for edit, trials in edits.items() if trials.final}
@@ -166,8 +165,7 @@ class Comparison:
             UsageError: If the edit was not measured.
         """
         rows = {row.edit: row for row in self.rows}
-        if edit not in rows:
-            raise unknown("edit", edit, rows)
+        expect_choice("edit", edit, rows)
         return rows[edit]
 
     def trials(self) -> dict[str, EditTrials]:

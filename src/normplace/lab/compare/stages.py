@@ -120,8 +120,8 @@ class Stages:
             name: median(record.seconds for record in records if record.config["edit"] == name)
             for name in self.plan.edits
         }
-        left, slack = TARGET * self._limit - self._elapsed(), TOLERANCE * self._limit
-        count = min(self._asked, further_seeds(list(seconds.values()), left, slack, self.jobs))
+        slack = TOLERANCE * self._limit
+        count = min(self._asked, further_seeds(list(seconds.values()), self._left(), slack, self.jobs))
         if count:
             self.runner.progress.note(f"{count} more seed{'s' * (count > 1)} of every edit fill the time that is left.")
             self._save(dataclasses.replace(self.plan, seeds=self.plan.seeds + count))

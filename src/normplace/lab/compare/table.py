@@ -7,23 +7,13 @@ from typing import TYPE_CHECKING
 
 from normplace._shared.text_table import text_table
 from normplace.lab.compare.advice import TIED_MEANS, seeds_text
+from normplace.lab.compare.result import SIGNALS
 from normplace.lab.compare.statistics import Difference, Verdict
 from normplace.lab.report.text import count, duration, number
 
 if TYPE_CHECKING:
     from normplace.lab.compare.result import Comparison, Row
 
-SIGNAL_TITLES = {
-    "spikes_per_1000": "spikes/1000",
-    "stream_peak": "peak",
-    "stream_growth": "growth",
-    "fp16_headroom": "fp16 headroom",
-    "bf16_headroom": "bf16 headroom",
-    "gradient_evenness": "evenness",
-    "step_ms": "ms/step",
-    "memory_mb": "MB",
-}
-"""Headings of the metrics of a row."""
 SIGNALS_MEAN = (
     "LR sensitivity is the mean loss above that of the best learning rate, spikes are jumps of the training loss in a "
     "thousand steps, and peak is the largest magnitude of the residual stream. Growth is the variance at its end over "
@@ -42,9 +32,9 @@ def comparison_text(comparison: Comparison) -> str:
     headings = ["edit", f"{comparison.measure} ± sd", f"minus {comparison.baseline} [95% interval]", "verdict"]
     headings += ["to decide", "diverged", "LR"]
     ranked = text_table(headings, [_ranked(row) for row in comparison.rows])
-    names = [name for name in SIGNAL_TITLES if any(name in row.signals for row in comparison.rows)]
+    names = [name for name in SIGNALS if any(name in row.signals for row in comparison.rows)]
     measured = text_table(
-        ["edit", "LR sensitivity", *(SIGNAL_TITLES[name] for name in names)],
+        ["edit", "LR sensitivity", *(SIGNALS[name] for name in names)],
         [
             [row.edit, signal_text(row.rate_sensitivity), *(signal_text(row.signals.get(name)) for name in names)]
             for row in comparison.rows

@@ -15,6 +15,7 @@ from normplace._shared.references import load_reference
 from normplace.edit.verify.capture import Arguments
 from normplace.errors import UsageError
 from normplace.lab.compare.statistics import Better
+from normplace.lab.train.optimizer import parameter_groups
 
 SPLITS = ("choose", "report")
 """The held-out data that chooses a learning rate, and the other held-out data that is reported."""
@@ -28,12 +29,8 @@ Batches = Iterable[Any] | Callable[[int], Iterable[Any]]
 
 def adamw(model: nn.Module, learning_rate: float) -> torch.optim.Optimizer:
     """AdamW over all trainable parameters, with weight decay on matrices only."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = [
-        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": WEIGHT_DECAY},
-        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW([group for group in groups if group["params"]], lr=learning_rate)
+    groups = [group for group in parameter_groups(model, WEIGHT_DECAY) if group["params"]]
+    return torch.optim.AdamW(groups, lr=learning_rate)
 
 
 @dataclass

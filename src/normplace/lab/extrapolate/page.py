@@ -60,8 +60,7 @@ def figure(result: Extrapolation, target: int) -> Figure:
         y={"field": "middle", "title": f"predictions of {name}", "scale": scale, **_ticks(rows, high - low)},
         series="model",
         order=[model.name for model in models],
-        low="lowest",
-        high="highest",
+        band=True,
         width=640,
         height=320,
         under=[_target_band(low, high, scale)],
@@ -85,8 +84,8 @@ def _ticks(rows: list[dict[str, Any]], span: float) -> dict[str, Any]:
         rows: The predictions.
         span: The range of the targets, beyond which the axis is logarithmic.
     """
-    lowest = min((row["lowest"] for row in rows), default=0.0)
-    highest = max((row["highest"] for row in rows), default=0.0)
+    lowest = min((row["low"] for row in rows), default=0.0)
+    highest = max((row["high"] for row in rows), default=0.0)
     farthest = max(-lowest, highest)
     if not 0 < MOST_LINEAR * span < farthest:
         return {}
@@ -98,7 +97,7 @@ def _ticks(rows: list[dict[str, Any]], span: float) -> dict[str, Any]:
 def _rows(model: ModelReport, target: int) -> list[dict[str, Any]]:
     low, high = model.search.low[:, target], model.search.high[:, target]
     return [
-        {"model": model.name, "distance": float(t), "lowest": float(a), "highest": float(b), "middle": float(a + b) / 2}
+        {"model": model.name, "distance": float(t), "low": float(a), "high": float(b), "middle": float(a + b) / 2}
         for t, a, b in zip(DISTANCES, low, high, strict=True)
         if t > 0 and np.isfinite(a) and np.isfinite(b)
     ]

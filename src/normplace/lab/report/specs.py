@@ -18,8 +18,7 @@ def curves(
     y: Mapping[str, Any],
     series: str,
     order: Sequence[str],
-    low: str | None = None,
-    high: str | None = None,
+    band: bool = False,
     facet: str | None = None,
     panels: Sequence[str] = (),
     columns: int = 3,
@@ -37,8 +36,7 @@ def curves(
         y: The same for the vertical axis.
         series: Column that names the line.
         order: Its values, in the order of the legend.
-        low: Column of the lower end of the band; None draws no band.
-        high: Column of its upper end.
+        band: Whether to draw the band from the column ``low`` to the column ``high``.
         facet: Column with one value per panel.
         panels: Its values, in the order of the panels.
         columns: Number of panels in a row.
@@ -60,8 +58,8 @@ def curves(
         once = {"values": [{"edge": place} for place in rules]}
         mark = {"type": "rule", "strokeDash": [4, 3], "aria": False}
         layers.append({"data": once, "mark": mark, "encoding": {"x": edge}})
-    if low is not None:
-        bounds = {"y": {"type": "quantitative", **y, "field": low}, "y2": {"field": high}}
+    if band:
+        bounds = {"y": {"type": "quantitative", **y, "field": "low"}, "y2": {"field": "high"}}
         fill = {**key, "scale": {"domain": domain, "range": colours}}
         layers.append(
             {"mark": {"type": "area", "opacity": 0.16, "clip": True}, "encoding": {"x": along, **bounds, "fill": fill}}
@@ -89,10 +87,10 @@ def dots(
     sources: Sequence[str],
     facet: str,
     panels: Sequence[str],
-    low: str = "low",
-    high: str = "high",
 ) -> dict[str, Any]:
     """A point with its interval for each row and source; sources are distinguished by colour and shape.
+
+    The interval is from the column ``low`` to the column ``high``; a row without them has a point only.
 
     Args:
         x: Encoding of the value: at least its ``field``.
@@ -102,8 +100,6 @@ def dots(
         sources: Its values, in the order of the legend.
         facet: Column with one value per panel.
         panels: Its values, in the order of the panels.
-        low: Column of the lower end of the interval; a row without it has a point only.
-        high: Column of its upper end.
     """
     domain = list(sources)
     along = {"type": "quantitative", "scale": {"zero": False}, **x}
@@ -114,7 +110,7 @@ def dots(
     key = {"field": series, "type": "nominal", "title": None, "sort": domain}
     colour = {**key, "scale": {"domain": domain, "range": list(PALETTE[: len(domain)])}}
     shape = {**key, "scale": {"domain": domain, "range": [_SHAPES[i % len(_SHAPES)] for i in range(len(domain))]}}
-    span = {"x": {**along, "field": low}, "x2": {"field": high}}
+    span = {"x": {**along, "field": "low"}, "x2": {"field": "high"}}
     layers = [
         {"mark": {"type": "rule", "strokeWidth": 2}, "encoding": {**place, **span, "color": colour}},
         {

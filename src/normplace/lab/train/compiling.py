@@ -36,7 +36,7 @@ def regions(model: nn.Module) -> list[nn.Module]:
 
 
 def compile_regions(model: nn.Module) -> None:
-    """Compile the parts of a network in place."""
+    """Compile the parts of a network in place; networks with the same placement and widths share the compiled code."""
     compile_modules(regions(model))
 
 
@@ -64,11 +64,6 @@ def uncompiled() -> Iterator[None]:
 
 def _weight_count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
-
-
-def compile_layers(model: Transformer) -> None:
-    """Compile each layer in place; networks with the same placement and widths share the compiled code."""
-    compile_modules(list(model.layers))
 
 
 def compile_modules(modules: Sequence[nn.Module]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from normplace._shared.fields import check_range, check_types
-from normplace.errors import unknown
+from normplace.errors import expect_choice
 from normplace.lab.train.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -166,8 +166,7 @@ class TrainConfig:
         check_range(self, "weight_decay", "peak_tflops", least=0, below=math.inf)
         check_range(self, "seed", least=0, below=SEED_LIMIT)
         for name, options in (("precision", PRECISIONS), ("parallel", PARALLEL)):
-            if getattr(self, name) not in options:
-                raise unknown(name, getattr(self, name), options)
+            expect_choice(name, getattr(self, name), options)
         self.learning_rate_schedule()  # raises if the warm-up does not fit into the steps
 
     def learning_rate_schedule(self) -> Schedule:

@@ -14,7 +14,6 @@ import dataclasses
 import functools
 import gzip
 import hashlib
-import importlib.util
 import math
 import os
 import zlib
@@ -28,7 +27,7 @@ from torch import Tensor
 
 from normplace._shared.fields import quoted
 from normplace._shared.resources import available_memory, in_words
-from normplace.errors import UsageError
+from normplace.errors import UsageError, expect_installed
 from normplace.lab.tasks.sequences.text import STANDARD_LIBRARY, load_text
 from normplace.lab.train.byte_counts import ByteCounts
 from normplace.lab.train.packages import PACKAGES, Package, PackageFile, package_files, package_roots, read_packages
@@ -334,8 +333,7 @@ def _content(path: Path) -> bytes:
 
 
 def _dataset(source: str) -> bytes:
-    if importlib.util.find_spec("datasets") is None:
-        raise UsageError(f"{source!r} needs 'datasets': pip install 'normplace[train]'.")
+    expect_installed(repr(source), "datasets", "train")
     import datasets  # pyright: ignore[reportMissingImports]
 
     name, _, config = source.removeprefix(HUB).partition(":")

@@ -11,11 +11,10 @@ from typing import Any
 
 import torch
 
-from normplace.errors import UsageError
+from normplace.errors import UsageError, first_line
 from normplace.lab.train.probes import PROBES, TaskScore
 from normplace.lab.train.scoring import Scorer
 from normplace.models.transformer.generate import stream
-from normplace.models.weights import first_line
 
 PACKAGE = "lm_eval"
 MOST_NEW_TOKENS = 256

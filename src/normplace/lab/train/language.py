@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from normplace.lab.train.data import evaluated_sequences, held_out_sequences
 from normplace.lab.train.distributed import full_state_dict, join_process_group
 from normplace.lab.train.log import check_trackers
 from normplace.lab.train.loop import fit
-from normplace.lab.train.observer import StepStats, TrainingObserver
+from normplace.lab.train.observer import TrainingObserver
 from normplace.lab.train.run_folder import MODEL, has_finished, keep_earlier, read_result, write_model, write_result
 from normplace.lab.train.signal_log import SignalsConfig
 from normplace.lab.train.tokenizer import BYTES, load_tokenizer
@@ -37,7 +37,6 @@ def train_language(
     log: str | Sequence[str] = (),
     signals: SignalsConfig | None = None,
     observer: TrainingObserver | None = None,
-    on_step: Callable[[StepStats], None] | None = None,
 ) -> dict[str, Any]:
     """Train a Transformer, evaluate it on held-out text and write the result; resume if the folder has a checkpoint.
 
@@ -53,7 +52,6 @@ def train_language(
         log: Names of trackers: ``tensorboard``, ``wandb``, ``mlflow``.
         signals: When to measure stream and gradients at every depth; None for never.
         observer: Receives the events of the run, in the first process.
-        on_step: Called in the first process after every step.
 
     Returns:
         The content of ``result.json``.
@@ -75,9 +73,7 @@ def train_language(
         check_memory(model_config, config, group)
         model = Transformer(model_config, generator=torch.Generator().manual_seed(config.seed))
         parameters = sum(parameter.numel() for parameter in model.parameters())
-        training = fit(
-            model, corpus, config, out, group, trackers=trackers, signals=signals, observer=observer, on_step=on_step
-        )
+        training = fit(model, corpus, config, out, group, trackers=trackers, signals=signals, observer=observer)
         loss = training.held_out_loss
         held_out = held_out_sequences(corpus.held_out, config.context, config.evaluate_sequences)
         scored = evaluated_sequences(held_out, group.size)[:, 1:]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from normplace._shared.append_lock import open_for_append
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice
 
 FILE = "log.jsonl"
 
@@ -125,8 +125,7 @@ def check_trackers(names: str | Sequence[str]) -> list[str]:
     """
     names = [names] if isinstance(names, str) else list(names)
     for name in names:
-        if name not in TRACKERS:
-            raise unknown("log", name, TRACKERS)
+        expect_choice("log", name, TRACKERS)
         if importlib.util.find_spec(name) is None:
             raise UsageError(f"the log {name!r} needs the package {name!r}: pip install {name}.")
     return names

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +64,6 @@ def fit(
     trackers: str | Sequence[str] = (),
     signals: SignalsConfig | None = None,
     observer: TrainingObserver | None = None,
-    on_step: Callable[[StepStats], None] | None = None,
 ) -> TrainResult:
     """Train on next-token prediction with AdamW; resume from the newest checkpoint in the folder, if there is one.
 
@@ -77,7 +76,6 @@ def fit(
         trackers: Names of further logs; see :mod:`normplace.lab.train.log`.
         signals: When to measure the network, see :mod:`normplace.lab.train.signal_log`; None for never.
         observer: Receives the events of the run.
-        on_step: Called in the first process after every step.
 
     Raises:
         UsageError: If the arguments and the checkpoint do not fit together, or the disk is full.
@@ -95,8 +93,7 @@ def fit(
         timer = CompileTimer()
         if config.compile:
             stack.enter_context(timer.running())
-        loop = _Loop(model, corpus, config, out, group, log, signals, timer, observer or TrainingObserver(), on_step)
-        return loop.run()
+        return _Loop(model, corpus, config, out, group, log, signals, timer, observer or TrainingObserver()).run()
 
 
 class _Loop:
@@ -113,10 +110,9 @@ class _Loop:
         signals: SignalsConfig | None,
         timer: CompileTimer,
         observer: TrainingObserver,
-        on_step: Callable[[StepStats], None] | None,
     ) -> None:
         self.corpus, self.config, self.group = corpus, config, group
-        self.log, self.timer, self.observer, self.on_step = log, timer, observer, on_step
+        self.log, self.timer, self.observer = log, timer, observer
         self.checkpoints = out / CHECKPOINTS
         self.identity = {
             "network": describe_model(model),
@@ -283,8 +279,6 @@ class _Loop:
             self._log("compile", stats.number, seconds=compile_seconds)
             self.observer.on_compile(compile_seconds)
         self.observer.on_step(stats)
-        if self.on_step is not None:
-            self.on_step(stats)
 
     def _measure(self, taken: int) -> None:
         """Measure and log the signals of the network, if they are wanted."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice
 from normplace.lab.tasks.recommend.bpr import TripleSampler, batch_penalty, bpr_loss
 from normplace.lab.tasks.recommend.interactions import Interactions
 from normplace.lab.train.cuda_graph import GraphedStep, set_learning_rate
@@ -56,8 +56,7 @@ def fit_bpr(
     """
     if min(epochs, batch_size) < 1:
         raise UsageError(f"epochs and batch_size must be at least 1, got {epochs} and {batch_size}.")
-    if schedule not in SCHEDULES:
-        raise unknown("schedule", schedule, SCHEDULES)
+    expect_choice("schedule", schedule, SCHEDULES)
     sampler = TripleSampler(interactions)
     on_gpu = sampler.device.type == "cuda"
     if cuda_graph and not on_gpu:

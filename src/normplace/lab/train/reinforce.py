@@ -7,7 +7,7 @@ the other orders sampled on the same graph (Kool, van Hoof, Welling 2019), which
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -117,7 +117,6 @@ def train_policy(
     samples: int = 16,
     learning_rate: float = 3e-3,
     generator: torch.Generator,
-    on_step: Callable[[int, float], None] = lambda step, mean_reward: None,
 ) -> list[float]:
     """Train a policy with Adam on random batches of graphs; the learning rate decays to zero along a cosine.
 
@@ -130,7 +129,6 @@ def train_policy(
         samples: Orders sampled per graph; at least 2, for the baseline.
         learning_rate: Initial learning rate.
         generator: Random generator for batches, features and orders; on the CPU.
-        on_step: Called after every step with its index and its mean reward.
 
     Returns:
         The mean reward of the sampled orders at every step.
@@ -158,5 +156,4 @@ def train_policy(
         optimizer.step()
         schedule.step()
         history.append(sampled.mean_reward)
-        on_step(step, history[-1])
     return history

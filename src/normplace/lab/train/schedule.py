@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from normplace._shared.fields import check_types
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice
 
 SCHEDULES = ("cosine", "wsd", "constant")
 
@@ -45,8 +45,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         check_types(self)
-        if self.kind not in SCHEDULES:
-            raise unknown("schedule", self.kind, SCHEDULES)
+        expect_choice("schedule", self.kind, SCHEDULES)
         if not 0 < self.peak < math.inf:
             raise UsageError(f"the learning rate must be positive and finite, got {self.peak}.")
         if not 0 <= self.warm_up < self.steps:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normplace._shared.fields import check_range, check_types
-from normplace.errors import unknown
+from normplace.errors import expect_choice
 from normplace.lab.tasks.sequences.batch import IGNORE, SequenceTask
 from normplace.lab.train.config import PRECISIONS
 from normplace.lab.train.cuda_graph import GraphedStep, set_learning_rate
@@ -59,10 +59,8 @@ class SequenceTraining:
         check_range(self, "steps", "batch_size", "every", least=1)
         check_range(self, "learning_rate", "clip", above=0, below=math.inf)
         check_range(self, "warm_up", "weight_decay", least=0, below=math.inf)
-        if self.schedule not in SCHEDULES:
-            raise unknown("schedule", self.schedule, SCHEDULES)
-        if self.precision not in PRECISIONS:
-            raise unknown("precision", self.precision, PRECISIONS)
+        expect_choice("schedule", self.schedule, SCHEDULES)
+        expect_choice("precision", self.precision, PRECISIONS)
 
     def learning_rate_at(self, step: int) -> float:
         """Return the learning rate of a step, counted from 0."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import codecs
 import functools
 import hashlib
-import importlib.util
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from normplace._shared.output import write_atomic
-from normplace.errors import UsageError
+from normplace.errors import UsageError, expect_installed
 from normplace.lab.train.byte_counts import byte_lengths
 
 BYTES = "bytes"
@@ -173,8 +172,7 @@ def learn_tokenizer(content: bytes, vocab_size: int) -> HuggingFaceTokenizer:
     """
     if vocab_size < ByteTokenizer.vocab_size:
         raise UsageError(f"a byte-level tokenizer has at least {ByteTokenizer.vocab_size} tokens, got {vocab_size}.")
-    if importlib.util.find_spec("tokenizers") is None:
-        raise UsageError("learning a tokenizer needs 'tokenizers': pip install 'normplace[train]'.")
+    expect_installed("learning a tokenizer", "tokenizers", "train")
     import tokenizers
     from tokenizers import decoders, models, pre_tokenizers, trainers
 
@@ -211,8 +209,7 @@ def load_tokenizer(name: str) -> Tokenizer:
     path = tokenizer_file(name)
     if path is not None and _is_bytes(path):
         return ByteTokenizer()
-    if importlib.util.find_spec("tokenizers") is None:
-        raise UsageError(f"the tokenizer {name!r} needs 'tokenizers': pip install 'normplace[train]'.")
+    expect_installed(f"the tokenizer {name!r}", "tokenizers", "train")
     import tokenizers
 
     try:

@@ -7,7 +7,6 @@ normplace, the result is a :class:`WorkerUnusable`.
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import multiprocessing
 import os
@@ -21,7 +20,7 @@ from typing import Any, Protocol
 
 import torch
 
-from normplace.errors import UsageError, expect_choice
+from normplace.errors import UsageError, expect_choice, expect_installed
 from normplace.lab.trials.spawn import WorkerContext, set_environment
 
 RETRIES = 2
@@ -377,6 +376,5 @@ def open_engine(name: str, jobs: int, address: str | None = None, gpu_share: flo
         if address:
             raise UsageError("the local engine has no --address: use --engine ray or dask.")
         return LocalEngine(jobs, visible_gpus() if gpu_share else ())
-    if importlib.util.find_spec(module) is None:
-        raise UsageError(f"the {name} engine needs {module!r}: pip install 'normplace[engines]'.")
+    expect_installed(f"the {name} engine", module, "engines")
     return RayEngine(address, jobs, gpu_share) if name == "ray" else DaskEngine(address, jobs)

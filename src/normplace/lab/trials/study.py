@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from normplace._shared.references import load_module, load_reference
+from normplace._shared.references import importable_reference, load_module, load_reference
 from normplace.errors import UsageError, expect_choice, unknown
 from normplace.lab.trials.claims import Claim
 from normplace.lab.trials.results import TrialRecord
@@ -234,9 +234,7 @@ def resolve(reference: str) -> Study:
     Raises:
         UsageError: If there is no such module or attribute, or it is not a study.
     """
-    study = load_reference(reference)
-    module, attribute = load_module(reference)
-    return as_study(study, f"{module.__name__}:{attribute}")
+    return as_study(load_reference(reference), importable_reference(reference))
 
 
 def as_study(value: object, reference: str) -> Study:

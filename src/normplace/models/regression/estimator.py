@@ -14,7 +14,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight as check_sample_weight
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from normplace.errors import UsageError, expect_number, expect_whole, unknown
+from normplace.errors import UsageError, expect_choice, expect_number, expect_whole, unknown
 from normplace.models.mlp import MLP, norm_layers
 from normplace.models.regression.interval import CONTRACTING, output_interval
 from normplace.models.regression.network import StandardizedMLP
@@ -186,8 +186,7 @@ class BoundedRegressor(RegressorMixin, BaseEstimator):
         if not sizes:
             raise UsageError(f"hidden_layer_sizes must be a tuple of widths, got {self.hidden_layer_sizes!r}.")
         expect_whole(2, **{"each width of hidden_layer_sizes": min(sizes)})
-        if self.activation not in CONTRACTING:
-            raise unknown("activation", self.activation, CONTRACTING)
+        expect_choice("activation", self.activation, CONTRACTING)
         if self.norm not in ("layer", "rms", None):
             raise unknown("norm", self.norm, ("layer", "rms"))
         if self.norm is not None and not self._normed_layers(len(sizes)):

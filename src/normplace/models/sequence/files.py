@@ -11,10 +11,10 @@ import torch
 
 from normplace._shared.fields import check_type, check_types
 from normplace._shared.output import write_atomic
-from normplace.errors import UsageError
+from normplace.errors import UsageError, first_line
 from normplace.models.sequence.mixers import build_mixer
 from normplace.models.sequence.model import SequenceModel, with_present_names
-from normplace.models.weights import Damage, check_tensors, content_hash, first_line, open_tensors, packed
+from normplace.models.weights import Damage, check_tensors, content_hash, open_tensors, packed
 
 SETTINGS = {
     "vocab_size": int, "dim": int, "depth": int, "eps": float,

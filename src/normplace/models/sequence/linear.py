@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from normplace.errors import UsageError
 from normplace.models.transformer.init import Projection, WeightInit
+from normplace.norms._precision import widen
 from normplace.residual import Branch
 
 CHUNK = 64
@@ -139,7 +140,7 @@ class LinearAttention(Branch):
 
     def _heads(self, projected: Tensor) -> Tensor:
         """(batch, heads, length, features), in at least float32."""
-        return _wide(projected).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return widen(projected).unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
     def _log_decay(self, x: Tensor) -> Tensor | None:
         return None
@@ -190,17 +191,13 @@ class GatedLinear(LinearAttention):
 
     def _log_decay(self, x: Tensor) -> Tensor:
         gate = self.gate(x.to(self.gate.weight.dtype)).transpose(1, 2)
-        return F.logsigmoid(_wide(gate)) / self.TEMPERATURE
+        return F.logsigmoid(widen(gate)) / self.TEMPERATURE
 
     def _read(
         self, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, mask: Tensor | None, cache: LinearCache | None
     ) -> Tensor:
         out = _sums_with_cache(q / math.sqrt(q.shape[-1]), k, v, log_decay, mask, cache)
         return F.layer_norm(out, out.shape[-1:])
-
-
-def _wide(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.float64 else x.float()
 
 
 def _sums_with_cache(

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 
 from torch import nn
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice
 from normplace.models.sequence.linear import GatedLinear, LinearAttention, LinearCache
 from normplace.models.sequence.mamba import Mamba2, MambaCache
 from normplace.models.sequence.relation import RelationBranch, RelationCache
@@ -220,8 +220,7 @@ def build_mixer(kind: str, **settings: Any) -> Mixer:
     Raises:
         UsageError: If there is no such mixer or setting.
     """
-    if kind not in MIXERS:
-        raise unknown("mixer", kind, MIXERS)
+    expect_choice("mixer", kind, MIXERS)
     try:
         return MIXERS[kind](**settings)
     except TypeError as error:

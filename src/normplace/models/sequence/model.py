@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normplace.errors import UsageError, expect_layers, expect_whole, unknown
+from normplace.errors import UsageError, expect_choice, expect_layers, expect_whole
 from normplace.models.positions import sinusoids
 from normplace.models.sequence.mixers import Mixer, Relation, build_mixer
 from normplace.models.sequence.official import convert_official, read_official
-from normplace.models.transformer.generate import check_draws, draw, extend
+from normplace.models.transformer.generate import append_tokens, check_draws, draw, new_tokens
 from normplace.models.transformer.init import Embedding, Projection, WeightInit, suited_init
 from normplace.models.transformer.layer import SequentialLayer
 from normplace.models.transformer.streams import build_streams
@@ -111,8 +111,7 @@ class SequenceModel(nn.Module):
         expect_whole(1, vocab_size=vocab_size, dim=dim)
         expect_layers(depth=depth)
         self.mixer = build_mixer(mixer) if isinstance(mixer, str) else mixer
-        if positions not in self.mixer.positions:
-            raise unknown(f"kind of position for the mixer {self.mixer.kind!r}:", positions, self.mixer.positions)
+        expect_choice(f"kind of position for the mixer {self.mixer.kind!r}:", positions, self.mixer.positions)
         if positions != "learned" and context is not None:
             raise UsageError(f"positions={positions!r} have no longest sequence: leave context out.")
         if positions == "learned":
@@ -219,7 +218,8 @@ class SequenceModel(nn.Module):
         self._check(tokens, new - 1)
         state = self._new_state()
         choose = functools.partial(draw, temperature=temperature, top_k=top_k, top_p=top_p, generator=generator)
-        return extend(tokens, new, lambda read: choose(self._continue(read, state)[:, -1]), stop)
+        generated = new_tokens(tokens, new, lambda read: choose(self._continue(read, state)[:, -1]), stop)
+        return append_tokens(tokens, generated)
 
     def _new_state(self) -> SequenceState:
         return SequenceState(0, [self.mixer.cache() for _ in self.layers])

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice
 from normplace.models.transformer.init import Projection
 from normplace.ops.relation import (
     PairState,
@@ -93,8 +93,7 @@ class RelationBranch(Branch):
             ("activation of a pair", activation, ACTIVATIONS),
             ("form", form, FORMS),
         ):
-            if choice not in choices:
-                raise unknown(kind, choice, choices)
+            expect_choice(kind, choice, choices)
         width = dim if hidden is None else hidden
         if min(dim, width, heads) < 1 or width % heads:
             raise UsageError(f"{heads} heads cannot share {width} channels: choose a divisor of their number.")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from normplace._shared.fields import check_range, check_types
-from normplace.errors import UsageError, expect_layers, expect_whole, unknown
+from normplace.errors import UsageError, expect_choice, expect_layers, expect_whole, unknown
 from normplace.models.transformer.init import WeightInit, suited_init
 from normplace.models.transformer.positions import ALiBi, Rotary
 from normplace.models.transformer.rotary_scaling import RotaryScaling, read_scaling
@@ -175,8 +175,7 @@ class PositionConfig:
             object.__setattr__(self, "scaling", read_scaling(self.scaling))
         check_types(self)
         check_range(self, "offset", least=0)
-        if self.kind not in POSITIONS:
-            raise unknown("kind of positions", self.kind, POSITIONS)
+        expect_choice("kind of positions", self.kind, POSITIONS)
         if (self.kind == "learned") != (self.length is not None):
             raise UsageError(
                 "only learned positions need a length, and they do: PositionConfig('learned', length=1024)."
@@ -303,8 +302,7 @@ class TransformerConfig:
 
     def __post_init__(self) -> None:
         check_types(self)
-        if self.norm_parameters not in NORM_PARAMETERS:
-            raise unknown("norm_parameters", self.norm_parameters, NORM_PARAMETERS)
+        expect_choice("norm_parameters", self.norm_parameters, NORM_PARAMETERS)
         expect_whole(1, vocab_size=self.vocab_size, dim=self.dim)
         expect_layers(depth=self.depth)
         if self.token_types < 0:

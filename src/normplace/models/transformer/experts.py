@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice
 from normplace.models.activations import build_activation
 from normplace.models.transformer.feedforward import KINDS, FeedForward, hidden_width
 from normplace.models.transformer.init import Projection, WeightInit
@@ -76,10 +76,8 @@ class MixtureOfExperts(Branch):
                 f"of {experts} experts and shared={shared}."
             )
         for name, value, choices in (("scores", scores, SCORES), ("weighed part", weighed, WEIGHED)):
-            if value not in choices:
-                raise unknown(name, value, choices)
-        if kind not in KINDS:
-            raise unknown("kind of MLP", kind, KINDS)
+            expect_choice(name, value, choices)
+        expect_choice("kind of MLP", kind, KINDS)
         activation, gated = KINDS[kind]
         init = WeightInit() if init is None else init
         factory = {"generator": generator, "device": device, "dtype": dtype}

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice
 from normplace.models.activations import build_activation
 from normplace.models.transformer.init import Projection, WeightInit
 from normplace.residual import Branch
@@ -74,8 +74,7 @@ class FeedForward(Branch):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        if kind not in KINDS:
-            raise unknown("kind of MLP", kind, KINDS)
+        expect_choice("kind of MLP", kind, KINDS)
         activation, gated = KINDS[kind]
         width = hidden_width(dim, hidden, gated)
         self.norm_sites = {"pre_output": width}

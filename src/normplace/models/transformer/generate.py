@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -58,41 +58,6 @@ def draw(
     return torch.multinomial(probability, 1, generator=generator).squeeze(-1)
 
 
-def generate(
-    model: Transformer,
-    ids: Tensor,
-    new: int,
-    *,
-    temperature: float = 0.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    stop: int | None = None,
-    generator: torch.Generator | None = None,
-    source: Tensor | None = None,
-    source_mask: Tensor | None = None,
-) -> Tensor:
-    """The prompt followed by up to ``new`` generated tokens.
-
-    Args:
-        model: A decoder.
-        ids: The prompt, batch × length.
-        new: Maximum number of new tokens.
-        temperature: 0 for greedy decoding; higher for more uniform sampling.
-        top_k: Sample among the k most likely tokens.
-        top_p: Sample among the smallest set of likely tokens whose probabilities sum to this.
-        stop: Token that ends a sequence; sequences that end early are padded with it.
-        generator: Random generator.
-        source: Tokens of the encoder, if the network has one.
-        source_mask: True for tokens of the source that may be attended to; None for all.
-
-    Raises:
-        UsageError: If an argument is out of range, or the network is an encoder.
-    """
-    options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "generator": generator}
-    tokens = stream(model, ids, new, stop=stop, source=source, source_mask=source_mask, **options)
-    return torch.cat([ids, *(token[:, None] for token in tokens)], 1)
-
-
 def stream(
     model: Transformer,
     ids: Tensor,
@@ -112,13 +77,13 @@ def stream(
         model: A decoder.
         ids: The prompt, batch × length.
         new: Maximum number of new tokens.
-        temperature: As in :func:`generate`.
-        top_k: As in :func:`generate`.
-        top_p: As in :func:`generate`.
-        stop: As in :func:`generate`.
-        generator: As in :func:`generate`.
-        source: As in :func:`generate`.
-        source_mask: As in :func:`generate`.
+        temperature: As in :meth:`Transformer.generate`.
+        top_k: As in :meth:`Transformer.generate`.
+        top_p: As in :meth:`Transformer.generate`.
+        stop: As in :meth:`Transformer.generate`.
+        generator: As in :meth:`Transformer.generate`.
+        source: As in :meth:`Transformer.generate`.
+        source_mask: As in :meth:`Transformer.generate`.
 
     Raises:
         UsageError: If an argument is out of range, or the network is an encoder.
@@ -142,9 +107,9 @@ def stream(
     return new_tokens(ids, new, follow, stop)
 
 
-def extend(ids: Tensor, new: int, follow: Callable[[Tensor], Tensor], stop: int | None = None) -> Tensor:
-    """Append up to ``new`` tokens, until every sequence has ended; the arguments are those of :func:`new_tokens`."""
-    return torch.cat([ids, *(token[:, None] for token in new_tokens(ids, new, follow, stop))], 1)
+def append_tokens(ids: Tensor, tokens: Iterable[Tensor]) -> Tensor:
+    """The prompt followed by the tokens, each of which is one token per sequence."""
+    return torch.cat([ids, *(token[:, None] for token in tokens)], 1)
 
 
 def new_tokens(ids: Tensor, new: int, follow: Callable[[Tensor], Tensor], stop: int | None = None) -> Iterator[Tensor]:

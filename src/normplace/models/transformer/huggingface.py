@@ -6,7 +6,6 @@ Networks here have no dropout, so a model whose configuration has some is equal 
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_installed, unknown
 from normplace.models.transformer.config import (
     AttentionConfig,
     ExpertsConfig,
@@ -65,16 +64,6 @@ def from_huggingface(model: nn.Module) -> Transformer:
     return converted.train(model.training)
 
 
-def need_transformers() -> None:
-    """Check that transformers is installed.
-
-    Raises:
-        UsageError: If it is not.
-    """
-    if importlib.util.find_spec("transformers") is None:
-        raise UsageError("Hugging Face models need transformers: pip install 'normplace[hf]'.")
-
-
 def to_huggingface(model: Transformer, family: str | None = None, **fields: Any) -> Any:
     """The same network as a Hugging Face model, with copies of its weights.
 
@@ -87,7 +76,7 @@ def to_huggingface(model: Transformer, family: str | None = None, **fields: Any)
     Raises:
         UsageError: If no family, or not this one, has such networks, or transformers is not installed.
     """
-    need_transformers()
+    expect_installed("a Hugging Face model", "transformers", "hf")
     if family is not None and family not in FAMILIES:
         raise unknown("Hugging Face model type", family, FAMILIES)
     wanted, fits = spelled_out(model.config), []

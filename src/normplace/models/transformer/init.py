@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice
 from normplace.placement import Placement
 
 KINDS = ("depth", "fixed", "xavier")
@@ -39,8 +39,7 @@ class WeightInit:
     branches: int = 2
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise unknown("kind of initial weights", self.kind, KINDS)
+        expect_choice("kind of initial weights", self.kind, KINDS)
         if not self.std > 0:
             raise UsageError(f"the standard deviation of the initial weights must be positive, got {self.std}.")
 

@@ -20,7 +20,7 @@ from normplace.models.transformer.backbone import (
 )
 from normplace.models.transformer.cache import Cache
 from normplace.models.transformer.config import TransformerConfig
-from normplace.models.transformer.generate import generate
+from normplace.models.transformer.generate import append_tokens, stream
 from normplace.models.transformer.init import Embedding, Projection
 from normplace.models.transformer.streams import build_streams
 from normplace.residual import build_slot_norm, reset_tree
@@ -275,9 +275,24 @@ class Transformer(nn.Module):
         source: Tensor | None = None,
         source_mask: Tensor | None = None,
     ) -> Tensor:
-        """Generate tokens; see :func:`normplace.models.transformer.generate.generate`."""
+        """The prompt followed by up to ``new`` generated tokens.
+
+        Args:
+            ids: The prompt, batch × length.
+            new: Maximum number of new tokens.
+            temperature: 0 for greedy decoding; higher for more uniform sampling.
+            top_k: Sample among the k most likely tokens.
+            top_p: Sample among the smallest set of likely tokens whose probabilities sum to this.
+            stop: Token that ends a sequence; sequences that end early are padded with it.
+            generator: Random generator.
+            source: Tokens of the encoder, if the network has one.
+            source_mask: True for tokens of the source that may be attended to; None for all.
+
+        Raises:
+            UsageError: If an argument is out of range, or the network is an encoder.
+        """
         options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "stop": stop, "generator": generator}
-        return generate(self, ids, new, source=source, source_mask=source_mask, **options)
+        return append_tokens(ids, stream(self, ids, new, source=source, source_mask=source_mask, **options))
 
     def extra_repr(self) -> str:
         """The equation of the placement."""

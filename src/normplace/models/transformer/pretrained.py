@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_installed, first_line, unknown
 from normplace.models.transformer.config import TransformerConfig
 from normplace.models.transformer.families import FAMILIES
 from normplace.models.transformer.files import CONFIG, FORMAT, load
-from normplace.models.transformer.huggingface import from_huggingface, need_transformers
+from normplace.models.transformer.huggingface import from_huggingface
 from normplace.models.transformer.model import Transformer
-from normplace.models.weights import Damage, first_line, read_json
+from normplace.models.weights import Damage, read_json
 
 
 def from_pretrained(source: str | Path | Mapping[str, Any] | TransformerConfig | Any, dtype: Any = None) -> Transformer:
@@ -44,7 +44,7 @@ def _from_folder(folder: Path) -> Transformer:
         raise UsageError(f"{folder / CONFIG} is not a configuration ({damage}): download or save it again.") from damage
     if settings.get("format") == FORMAT:
         return load(folder)
-    need_transformers()
+    expect_installed("a Hugging Face model", "transformers", "hf")
     import transformers
 
     family = FAMILIES[_known_type(settings.get("model_type"))]
@@ -70,7 +70,7 @@ def _from_folder(folder: Path) -> Transformer:
 
 def _config_of(source: Any) -> TransformerConfig:
     """The configuration of a Transformer from one of Hugging Face."""
-    need_transformers()
+    expect_installed("a Hugging Face model", "transformers", "hf")
     import transformers
 
     if isinstance(source, Mapping):

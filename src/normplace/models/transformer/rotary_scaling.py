@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from normplace._shared.fields import check_range, check_types
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice
 from normplace.placement import known_fields
 
 
@@ -218,6 +218,5 @@ def read_scaling(data: Mapping[str, Any]) -> RotaryScaling:
     """
     settings = dict(data)
     kind = settings.pop("kind", None)
-    if kind not in SCALINGS:
-        raise unknown("kind of rotary scaling:", kind, SCALINGS)
+    expect_choice("kind of rotary scaling:", kind, SCALINGS)
     return SCALINGS[kind](**known_fields(SCALINGS[kind], settings))

@@ -70,15 +70,13 @@ def rows_follow_samples(
     return agreements
 
 
-def entries_agree(rows: Sequence[tuple[Tensor, Tensor]], weights: Tensor) -> Tensor | bool:
+def entries_agree(rows: Sequence[tuple[Tensor, Tensor]], weights: Tensor) -> Tensor:
     """Whether every entry of the gradient rows is multiplied by the weight of its sample.
 
     Args:
         rows: For each use, the gradient rows of each sample, and those for weighted outputs in the dtype of the model.
         weights: One for each sample, as a column.
     """
-    if _are_exact(rows, weights):
-        return True
     return torch.stack([_entries_agree(own.to(weighted.dtype), weighted, weights) for own, weighted in rows]).all()
 
 
@@ -89,7 +87,7 @@ def _entries_agree(own: Tensor, weighted: Tensor, weights: Tensor) -> Tensor:
     return _nearly_equal(weighted.flatten(1), expected, torch.finfo(weighted.dtype).eps, size)
 
 
-def _are_exact(rows: Sequence[tuple[Tensor, Tensor]], weights: Tensor) -> bool:
+def are_exact(rows: Sequence[tuple[Tensor, Tensor]], weights: Tensor) -> bool:
     """Whether all entries are multiplied exactly, as by most layers. Asking a GPU would wait, so False there."""
     return weights.device.type == "cpu" and all(
         own.dtype == weighted.dtype and torch.equal(weighted, own * _column(weights, own)) for own, weighted in rows
@@ -134,8 +132,6 @@ def weighted_rows_agree(rows: Sequence[tuple[Tensor, Tensor]], weights: Tensor) 
         rows: For each use, the gradient rows of each sample, and those for weighted outputs in the dtype of the model.
         weights: One for each sample, as a column.
     """
-    if _are_exact(rows, weights):
-        return True
     eps = floor = 0.0
     norms: list[tuple[Tensor, Tensor]] = []
     for own, weighted in rows:

@@ -12,14 +12,9 @@ from torch import Tensor
 from normplace.errors import UsageError
 from normplace.ops.aggregate import differentiable, factorised
 from normplace.ops.aggregate.neighbours import CSRDirection, CSRGraph
-from normplace.ops.aggregate.reference import (
-    AggregateGradMask,
-    AggregateGrads,
-    AggregateInputs,
-    AggregateSpec,
-    accumulation_dtype,
-)
+from normplace.ops.aggregate.reference import AggregateGradMask, AggregateGrads, AggregateInputs, AggregateSpec
 from normplace.ops.backends import INSTALLED, BackendChoice, choose_triton, import_backend, on_device_of
+from normplace.ops.features import compute_dtype
 from normplace.ops.indices import check_range
 from normplace.ops.registration import DifferentiableOp, Tensors
 from normplace.ops.tracing import is_batched
@@ -100,7 +95,7 @@ class AggregateOp(DifferentiableOp[AggregateSpec]):
         inputs, graph = _split(tensors)
         choice = self._choose(inputs, graph, spec)
         if not graph.arriving.num_edges or not inputs.x.shape[1]:
-            y = inputs.x.new_zeros(graph.arriving.num_rows, inputs.x.shape[1], dtype=accumulation_dtype(inputs.x.dtype))
+            y = inputs.x.new_zeros(graph.arriving.num_rows, inputs.x.shape[1], dtype=compute_dtype(inputs.x.dtype))
             return y, torch.zeros_like(y)
         run = import_backend("aggregate", choice.backend).forward
         return on_device_of(inputs.x, run, _as_backend_reads(inputs, choice.backend), graph, spec)
@@ -109,7 +104,7 @@ class AggregateOp(DifferentiableOp[AggregateSpec]):
         """Empty tensors like the results of :meth:`forward`."""
         inputs, graph = _split(tensors)
         rows = graph.arriving.indptr.shape[0] - 1
-        y = inputs.x.new_empty(rows, inputs.x.shape[1], dtype=accumulation_dtype(inputs.x.dtype))
+        y = inputs.x.new_empty(rows, inputs.x.shape[1], dtype=compute_dtype(inputs.x.dtype))
         return y, torch.empty_like(y)
 
     def save(

@@ -8,11 +8,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice
 from normplace.ops.aggregate.adjacency import Graph, as_neighbours, nan_if_changed
 from normplace.ops.aggregate.op import AGGREGATE, BACKENDS, TYPES_ADVICE
-from normplace.ops.aggregate.reference import AggregateSpec, accumulation_dtype
-from normplace.ops.features import FLOATS, describe
+from normplace.ops.aggregate.reference import AggregateSpec
+from normplace.ops.features import FLOATS, compute_dtype, describe
 from normplace.ops.indices import checked_indices, is_integer
 
 # With more features than this, edge terms are computed in advance: they are hardly larger than the features.
@@ -146,8 +146,7 @@ def _aggregate(
     spec: AggregateSpec,
 ) -> Tensor:
     """Check the arguments and aggregate; ``name`` is the public name of the exponent."""
-    if spec.backend not in BACKENDS:
-        raise unknown("backend", spec.backend, BACKENDS)
+    expect_choice("backend", spec.backend, BACKENDS)
     if not isinstance(x, Tensor) or x.dim() != 2:
         raise UsageError(f"x must be nodes × channels, got {describe(x)}.")
     if x.dtype not in FLOATS:
@@ -158,7 +157,7 @@ def _aggregate(
     if not isinstance(spec.eps, int | float) or not math.isfinite(spec.eps):
         raise UsageError(f"eps must be a finite number, got {spec.eps!r}.")
     x, edge_kind, edges, weight = _edge_tensors(x, edge, neighbours.num_edges)
-    dtype = accumulation_dtype(x.dtype)
+    dtype = compute_dtype(x.dtype)
     scalar = nan_if_changed(graph, _exponent(exponent, name, dtype, x))
     if edge_kind != spec.edge_kind or neighbours.piece != spec.piece:
         spec = spec._replace(edge_kind=edge_kind, piece=neighbours.piece)

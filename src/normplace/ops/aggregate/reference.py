@@ -38,6 +38,7 @@ import torch
 from torch import Tensor
 
 from normplace.ops.aggregate.neighbours import PIECE, CSRDirection, CSRGraph
+from normplace.ops.features import compute_dtype
 
 # Elements of the largest temporary, so that it stays in the cache of one core.
 BUDGET = 1 << 18
@@ -87,11 +88,6 @@ class AggregateGradMask(NamedTuple):
     exponent: bool
     edge: bool
     weight: bool
-
-
-def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of sums and results: float64 for float64, otherwise float32."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def expm1_ratio(u: Tensor) -> Tensor:
@@ -158,7 +154,7 @@ def _preactivation(
 ) -> Tensor:
     """``x_j + e_ij`` of a span of edges and channels."""
     x, _, edge, weight = inputs
-    sent = x[direction.indices[edges].long(), channels].to(accumulation_dtype(x.dtype))
+    sent = x[direction.indices[edges].long(), channels].to(compute_dtype(x.dtype))
     if edge is None:
         return sent
     ids = direction.edges[edges].long()
@@ -207,7 +203,7 @@ def forward(inputs: AggregateInputs, graph: CSRGraph, spec: AggregateSpec) -> tu
     x = inputs.x
     arriving = graph.arriving
     channels = x.shape[1]
-    y = torch.zeros(arriving.num_rows, channels, dtype=accumulation_dtype(x.dtype), device=x.device)
+    y = torch.zeros(arriving.num_rows, channels, dtype=compute_dtype(x.dtype), device=x.device)
     k = torch.zeros_like(y)
     for first, last, edges, cols in _chunks(arriving, channels):
         row, count = segments(arriving, first, last)

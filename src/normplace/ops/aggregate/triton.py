@@ -17,13 +17,8 @@ from torch import Tensor
 
 from normplace.ops.aggregate import layouts, triton_kernels
 from normplace.ops.aggregate.neighbours import CSRDirection, CSRGraph
-from normplace.ops.aggregate.reference import (
-    AggregateGradMask,
-    AggregateGrads,
-    AggregateInputs,
-    AggregateSpec,
-    accumulation_dtype,
-)
+from normplace.ops.aggregate.reference import AggregateGradMask, AggregateGrads, AggregateInputs, AggregateSpec
+from normplace.ops.features import compute_dtype
 
 # Typed as Any because launches pass options and numbers that the Python signatures do not show.
 kernels: Any = triton_kernels
@@ -42,7 +37,7 @@ def _num_slots(direction: CSRDirection, piece: int) -> int:
 def forward(inputs: AggregateInputs, graph: CSRGraph, spec: AggregateSpec) -> tuple[Tensor, Tensor]:
     """See :func:`reference.forward`."""
     x, exponent, edge, weight = inputs
-    arriving, dtype = graph.arriving, accumulation_dtype(x.dtype)
+    arriving, dtype = graph.arriving, compute_dtype(x.dtype)
     channels, width = x.shape[1], _width(x.shape[1])
     y = torch.empty(arriving.num_rows, channels, dtype=dtype, device=x.device)
     k = torch.empty_like(y)
@@ -77,7 +72,7 @@ def backward(
 ) -> AggregateGrads:
     """See :func:`reference.backward`."""
     x, exponent, edge, weight = inputs
-    leaving, dtype = graph.leaving, accumulation_dtype(x.dtype)
+    leaving, dtype = graph.leaving, compute_dtype(x.dtype)
     channels, width = x.shape[1], _width(x.shape[1])
     num_pieces, num_hubs = leaving.pieces.shape[1], leaving.hubs.shape[1]
     tile = layouts.BACKWARD_WEIGHT if needs.weight else layouts.BACKWARD

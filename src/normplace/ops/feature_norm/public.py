@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice
 from normplace.ops.checked_calls import CheckedCalls, signature
 from normplace.ops.feature_norm.op import FEATURE_NORM, FeatureNormSpec, as_boundary
 from normplace.ops.norm_add_norm import composed, reference
@@ -93,12 +93,9 @@ def _make_spec(
     device: str,
     width: int,
 ) -> FeatureNormSpec:
-    if backend not in BACKENDS:
-        raise unknown("backend", backend, BACKENDS)
-    if norm not in NORMS:
-        raise unknown("norm", norm, NORMS)
-    if rounding not in ROUNDINGS:
-        raise unknown("rounding", rounding, ROUNDINGS)
+    expect_choice("backend", backend, BACKENDS)
+    expect_choice("norm", norm, NORMS)
+    expect_choice("rounding", rounding, ROUNDINGS)
     if not 0 <= eps < math.inf:
         raise UsageError(f"eps must be finite and at least 0, got {eps}.")
     if not (isinstance(result_dtype, torch.dtype) and result_dtype.is_floating_point):

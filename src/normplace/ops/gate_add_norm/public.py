@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice, unknown
 from normplace.ops.gate_add_norm.op import BACKENDS, apply, choose_backend
 from normplace.ops.gate_add_norm.reference import GateSpec, GateTensors
 from normplace.ops.norm_add_norm.public import NORMS, channels, check_tensor
@@ -111,12 +111,10 @@ def _make_spec(
     width: int,
 ) -> GateSpec:
     """Check every argument that is not a tensor, and choose the backend."""
-    if backend not in BACKENDS:
-        raise unknown("backend", backend, BACKENDS)
+    expect_choice("backend", backend, BACKENDS)
     if norm is not None and norm not in NORMS:
         raise unknown("norm", norm, NORMS)
-    if rounding not in ROUNDINGS:
-        raise unknown("rounding", rounding, ROUNDINGS)
+    expect_choice("rounding", rounding, ROUNDINGS)
     if not 0 <= eps < math.inf:
         raise UsageError(f"eps must be finite and at least 0, got {eps}.")
     if f_dtype is None and stream_dtype not in (None, x_dtype):

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from normplace.ops.features import compute_dtype
 from normplace.ops.norm_add_norm.reference import rounded, standardise, through_norm
 
 
@@ -38,8 +39,7 @@ class GateSpec(NamedTuple):
     @property
     def compute_dtype(self) -> torch.dtype:
         """The dtype of the arithmetic."""
-        has_double = torch.float64 in (self.x_dtype, self.f_dtype, self.stream_dtype, self.y_dtype)
-        return torch.float64 if has_double else torch.float32
+        return compute_dtype(self.x_dtype, self.f_dtype, self.stream_dtype, self.y_dtype)
 
     @property
     def num_statistics(self) -> int:

@@ -11,7 +11,7 @@ it sums the gradients of the sample's factors in registers; ``finish`` adds the 
 import triton
 import triton.language as tl
 
-from normplace.ops.norm_add_norm.triton_norms import centred, leave, part_of, pulls_of, standardised, through_norm
+from normplace.ops.norm_add_norm.triton_norms import centred, leave, pulls_of, standardised, summed, through_norm
 from normplace.ops.norm_add_norm.triton_steps import affine, as_rounded, channels, gained, read
 
 
@@ -142,21 +142,6 @@ def backward(
     leave(sum_shift, sums, SHIFT, program.to(tl.int64), programs, cols, inside, D)
 
 
-@triton.jit
-def _summed(
-    sums, which: tl.constexpr, sample, samples, parts, cols, inside,
-    D: tl.constexpr, CHUNK: tl.constexpr, SPAN: tl.constexpr,
-):  # fmt: skip
-    """One sum of a sample, over its programs."""
-    start = part_of(sums, which, sample.to(tl.int64) * parts, samples * parts, D)
-    total = tl.zeros([CHUNK, SPAN], tl.float32)
-    for first in range(0, parts, CHUNK):
-        part = first + tl.arange(0, CHUNK)
-        mask = (part < parts)[:, None] & inside[None, :]
-        total += tl.load(start + part[:, None] * D + cols[None, :], mask=mask, other=0.0)
-    return tl.sum(total, 0)[None, :]
-
-
 @triton.jit(do_not_specialize=["samples", "parts"])
 def finish(
     sums, weight, bias, d_gate, d_scale, d_shift, gain_sums, shift_sums,
@@ -174,16 +159,18 @@ def finish(
     inside = cols < D
     place = sample.to(tl.int64) * D + cols[None, :]
     mask = inside[None, :]
+    first, programs = sample.to(tl.int64) * parts, samples * parts
     if GATE >= 0:
-        tl.store(d_gate + place, _summed(sums, GATE, sample, samples, parts, cols, inside, D, CHUNK, SPAN), mask=mask)
+        total = summed(sums, GATE, first, parts, programs, cols, inside, D, CHUNK, SPAN)
+        tl.store(d_gate + place, total, mask=mask)
     product = tl.zeros([1, SPAN], tl.float32)
     if GAIN >= 0:
-        total = _summed(sums, GAIN, sample, samples, parts, cols, inside, D, CHUNK, SPAN)
+        total = summed(sums, GAIN, first, parts, programs, cols, inside, D, CHUNK, SPAN)
         product += gained(total, weight, cols, inside, False)
         if gain_sums is not None:
             tl.store(gain_sums + place, total, mask=mask)
     if SHIFT >= 0:
-        total = _summed(sums, SHIFT, sample, samples, parts, cols, inside, D, CHUNK, SPAN)
+        total = summed(sums, SHIFT, first, parts, programs, cols, inside, D, CHUNK, SPAN)
         if bias is not None:
             product += total * channels(bias, cols, inside)
         if d_shift is not None:

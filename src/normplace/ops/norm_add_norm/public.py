@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice, unknown
 from normplace.ops.backends import BackendChoice
 from normplace.ops.checked_calls import CheckedCalls, signature
 from normplace.ops.features import describe
@@ -169,14 +169,12 @@ def _make_spec(
     next_rounding: str,
 ) -> BoundarySpec:
     """Check every argument that is not a tensor, and choose the backend."""
-    if backend not in BACKENDS:
-        raise unknown("backend", backend, BACKENDS)
+    expect_choice("backend", backend, BACKENDS)
     for norm in (out_norm, next_norm):
         if norm is not None and norm not in NORMS:
             raise unknown("norm", norm, NORMS)
     for rounding in (out_rounding, next_rounding):
-        if rounding not in ROUNDINGS:
-            raise unknown("rounding", rounding, ROUNDINGS)
+        expect_choice("rounding", rounding, ROUNDINGS)
     if not (x_dtype.is_floating_point and f_dtype.is_floating_point):
         raise UsageError(f"x and f must be floating point, got {x_dtype} and {f_dtype}: convert them with .float().")
     if not 0 <= dropout < 1:

@@ -16,6 +16,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from normplace.ops.features import compute_dtype
+
 ROUNDINGS = ("once", "result", "gain", "rows")
 """Where a norm in half precision rounds.
 
@@ -53,8 +55,7 @@ class BoundarySpec(NamedTuple):
     @property
     def compute_dtype(self) -> torch.dtype:
         """The dtype of the arithmetic."""
-        has_double = torch.float64 in (self.x_dtype, self.f_dtype, self.stream_dtype, self.y_dtype)
-        return torch.float64 if has_double else torch.float32
+        return compute_dtype(self.x_dtype, self.f_dtype, self.stream_dtype, self.y_dtype)
 
     @property
     def has_next_norm(self) -> bool:

@@ -11,7 +11,7 @@ rows again and computes the sums.
 import triton
 import triton.language as tl
 
-from normplace.ops.norm_add_norm.triton_norms import centred, leave, part_of, pulls_of, through_norm
+from normplace.ops.norm_add_norm.triton_norms import centred, leave, pulls_of, summed, through_norm
 from normplace.ops.norm_add_norm.triton_steps import (
     affine,
     branched,
@@ -172,19 +172,6 @@ def columns(
     leave(sum_in_shift, parts, IN_SHIFT, program, programs, cols, inside, D)
 
 
-@triton.jit
-def _summed(
-    parts, which: tl.constexpr, programs, cols, inside, D: tl.constexpr, CHUNK: tl.constexpr, SPAN: tl.constexpr
-):  # fmt: skip
-    part = part_of(parts, which, 0, programs, D)
-    total = tl.zeros([CHUNK, SPAN], tl.float32)
-    for first in range(0, programs, CHUNK):
-        number = first + tl.arange(0, CHUNK)
-        mask = (number < programs)[:, None] & inside[None, :]
-        total += tl.load(part + number[:, None] * D + cols[None, :], mask=mask, other=0.0)
-    return tl.sum(total, 0)[None, :]
-
-
 @triton.jit(do_not_specialize=["programs"])
 def finish(
     parts, out_weight, out_bias, branch, d_out_weight, d_out_bias, d_in_weight, d_in_bias, d_branch,
@@ -203,13 +190,13 @@ def finish(
     if tl.program_id(1) == 0:
         product = tl.zeros([1, SPAN], tl.float32)
         if OUT_GAIN >= 0:
-            part = _summed(parts, OUT_GAIN, programs, cols, inside, D, CHUNK, SPAN)
+            part = summed(parts, OUT_GAIN, 0, programs, programs, cols, inside, D, CHUNK, SPAN)
             product += gained(part, out_weight, cols, inside, OFFSET)
             if d_out_weight is not None:
                 part = branched(part, branch, branch_value, cols, inside, PER_CHANNEL)
                 tl.store(d_out_weight + place, part, mask=mask)
         if OUT_SHIFT >= 0:
-            part = _summed(parts, OUT_SHIFT, programs, cols, inside, D, CHUNK, SPAN)
+            part = summed(parts, OUT_SHIFT, 0, programs, programs, cols, inside, D, CHUNK, SPAN)
             if out_bias is not None:
                 product += part * channels(out_bias, cols, inside)
             if d_out_bias is not None:
@@ -219,8 +206,8 @@ def finish(
             tl.store(d_branch + place, product, mask=mask)
     else:
         if IN_GAIN >= 0:
-            part = _summed(parts, IN_GAIN, programs, cols, inside, D, CHUNK, SPAN)
+            part = summed(parts, IN_GAIN, 0, programs, programs, cols, inside, D, CHUNK, SPAN)
             tl.store(d_in_weight + place, part, mask=mask)
         if IN_SHIFT >= 0:
-            part = _summed(parts, IN_SHIFT, programs, cols, inside, D, CHUNK, SPAN)
+            part = summed(parts, IN_SHIFT, 0, programs, programs, cols, inside, D, CHUNK, SPAN)
             tl.store(d_in_bias + place, part, mask=mask)

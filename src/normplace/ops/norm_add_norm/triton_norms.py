@@ -75,3 +75,18 @@ def leave(total, parts, which: tl.constexpr, program, programs, cols, inside, D:
     """Store a program's part of a sum, if the sum is needed."""
     if which >= 0:
         tl.store(part_of(parts, which, program, programs, D) + cols, tl.sum(total, 0), mask=inside)
+
+
+@triton.jit
+def summed(
+    parts, which: tl.constexpr, first, count, programs, cols, inside,
+    D: tl.constexpr, CHUNK: tl.constexpr, SPAN: tl.constexpr,
+):  # fmt: skip
+    """One sum over the parts that ``count`` programs left, from program ``first`` on."""
+    start = part_of(parts, which, first, programs, D)
+    total = tl.zeros([CHUNK, SPAN], tl.float32)
+    for number in range(0, count, CHUNK):
+        part = number + tl.arange(0, CHUNK)
+        mask = (part < count)[:, None] & inside[None, :]
+        total += tl.load(start + part[:, None] * D + cols[None, :], mask=mask, other=0.0)
+    return tl.sum(total, 0)[None, :]

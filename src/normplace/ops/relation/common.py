@@ -44,11 +44,6 @@ class RelationKey(NamedTuple):
         return cls(spec, a.shape, a.dtype, weight is not None, a.device)
 
 
-def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of the arithmetic: float64 for float64, otherwise float32."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
-
-
 def exponential(x: Tensor, lower: float = 0.0) -> Tensor:
     """``exp(x) 2^-lower``, by ``exp2``, which PyTorch computes faster than ``exp``."""
     scaled = x * math.log2(math.e)

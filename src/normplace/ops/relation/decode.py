@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from normplace.errors import UsageError
-from normplace.ops.features import describe
-from normplace.ops.relation.common import RelationSpec, compute_dtype, normalise
+from normplace.ops.features import compute_dtype, describe
+from normplace.ops.relation.common import RelationSpec, normalise
 from normplace.ops.relation.pair_reference import activate
 from normplace.ops.relation.public import (
     apply_post_norm,

@@ -9,7 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from normplace.ops.relation.common import RelationSpec, compute_dtype, inverse_root
+from normplace.ops.features import compute_dtype
+from normplace.ops.relation.common import RelationSpec, inverse_root
 from normplace.ops.relation.pair_reference import activate, masked_inputs, pair_weights
 from normplace.ops.relation.scan_reference import LOWEST
 

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from normplace.errors import UsageError
 from normplace.ops.backends import INSTALLED, BackendChoice, choose_triton, import_backend, on_device_of
+from normplace.ops.features import compute_dtype
 from normplace.ops.registration import DifferentiableOp, Tensors
 from normplace.ops.relation import differentiable, pair_reference, scan_reference
-from normplace.ops.relation.common import RelationSpec, compute_dtype, row_weights
+from normplace.ops.relation.common import RelationSpec, row_weights
 from normplace.ops.tracing import is_traced
 
 BACKENDS = ("auto", "reference", "numba", "triton")

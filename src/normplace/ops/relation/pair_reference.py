@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from normplace.ops.relation.common import RelationSpec, centre, compute_dtype, exponential, normalise
+from normplace.ops.features import compute_dtype
+from normplace.ops.relation.common import RelationSpec, centre, exponential, normalise
 
 ACTIVATIONS = ("exp", "relu", "gelu", "elu")
 # Elements of the largest temporary, so that it stays in the cache of one core.

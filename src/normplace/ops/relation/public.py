@@ -7,9 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from normplace.errors import UsageError, expect_whole, unknown
-from normplace.ops.features import FLOATS, describe
-from normplace.ops.relation.common import RelationSpec, centre, compute_dtype, inverse_root, normalise, row_weights
+from normplace.errors import UsageError, expect_choice, expect_whole
+from normplace.ops.features import FLOATS, compute_dtype, describe
+from normplace.ops.relation.common import RelationSpec, centre, inverse_root, normalise, row_weights
 from normplace.ops.relation.op import BACKENDS, PAIRS, SCAN
 from normplace.ops.relation.pair_reference import ACTIVATIONS
 
@@ -120,8 +120,7 @@ def scan_spec(
     norm: str, post_norm: bool, eps: float, causal: bool, heads: int, mean: bool, backend: str = "auto"
 ) -> RelationSpec:
     """The spec of a scan, after a check of the names."""
-    if norm not in SCAN_NORMS:
-        raise unknown("norm of a scan", norm, SCAN_NORMS)
+    expect_choice("norm of a scan", norm, SCAN_NORMS)
     return RelationSpec(norm, "exp", post_norm, eps, causal, heads, mean, backend)
 
 
@@ -136,10 +135,8 @@ def pair_spec(
     backend: str = "auto",
 ) -> RelationSpec:
     """The spec of a pairwise relation, after a check of the names."""
-    if norm not in PAIR_NORMS:
-        raise unknown("norm of pairs", norm, PAIR_NORMS)
-    if activation not in ACTIVATIONS:
-        raise unknown("activation", activation, ACTIVATIONS)
+    expect_choice("norm of pairs", norm, PAIR_NORMS)
+    expect_choice("activation", activation, ACTIVATIONS)
     return RelationSpec(norm, activation, post_norm, eps, causal, heads, mean, backend)
 
 
@@ -168,8 +165,7 @@ def check_inputs(a: Tensor, b: Tensor, mask: Tensor | None, spec: RelationSpec) 
     Raises:
         UsageError: If an argument is invalid.
     """
-    if spec.backend not in BACKENDS:
-        raise unknown("backend", spec.backend, BACKENDS)
+    expect_choice("backend", spec.backend, BACKENDS)
     for name, tensor in (("a", a), ("b", b)):
         if not isinstance(tensor, Tensor) or tensor.dim() != 3:
             raise UsageError(f"{name} must be batch × time × channels, got {describe(tensor)}.")

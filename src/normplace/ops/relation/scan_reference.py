@@ -28,15 +28,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from normplace.ops.relation.common import (
-    RelationSpec,
-    centre,
-    compute_dtype,
-    exponential,
-    inverse_root,
-    normalise,
-    normalise_backward,
-)
+from normplace.ops.features import compute_dtype
+from normplace.ops.relation.common import RelationSpec, centre, exponential, inverse_root, normalise, normalise_backward
 
 # Elements of a chunk: enough to amortize the overhead of PyTorch calls, few enough to stay in the cache.
 BUDGET = 1 << 18

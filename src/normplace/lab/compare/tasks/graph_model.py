@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from normplace._shared.references import load_module, load_reference
-from normplace.analysis.recording.passes import first_line
-from normplace.errors import UsageError
+from normplace._shared.references import load_reference
+from normplace.errors import UsageError, first_line
 from normplace.models.policy import FEATURES, NeighborLists
 
 HEADS = 4
@@ -98,18 +97,6 @@ class GATNet(nn.Module):
 
             x = global_mean_pool(x, batch)
         return self.head(x)
-
-
-def importable_reference(reference: str) -> str:
-    """``module:make`` of a function that was named ``file.py:make``, which a worker process can import; empty for none.
-
-    Raises:
-        UsageError: If it cannot be imported.
-    """
-    if not reference:
-        return ""
-    module, attribute = load_module(reference)
-    return f"{module.__name__}:{attribute}"
 
 
 def model_factory(reference: str, width: int, depth: int, pools: bool = False) -> Callable[[int, int], nn.Module]:

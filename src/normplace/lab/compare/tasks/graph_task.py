@@ -10,10 +10,11 @@ import torch
 from torch import nn
 
 from normplace._shared.fields import check_range, check_types
-from normplace.errors import unknown
+from normplace._shared.references import importable_reference
+from normplace.errors import expect_choice
 from normplace.lab.compare.statistics import Better
 from normplace.lab.compare.task import Task, task_reference
-from normplace.lab.compare.tasks.graph_model import importable_reference, model_factory
+from normplace.lab.compare.tasks.graph_model import model_factory
 from normplace.models.policy import FEATURES
 
 LEARNING_RATE = 3e-3
@@ -60,8 +61,7 @@ class RandomGraphsConfig(GraphTaskConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range(self, "train_graphs", "held_out", "batch", least=1)
-        if self.features not in FEATURES:
-            raise unknown("features", self.features, FEATURES)
+        expect_choice("features", self.features, FEATURES)
 
 
 class GraphTask(Task):
@@ -86,8 +86,8 @@ class GraphTask(Task):
     pools: ClassVar[bool] = False
 
     def __init__(self, **settings: Any) -> None:
-        model = importable_reference(settings.get("model", ""))
-        self.config: Any = self.config_class(**{**settings, "model": model})
+        model = settings.get("model", "")
+        self.config: Any = self.config_class(**{**settings, "model": importable_reference(model) if model else ""})
         self.reference = task_reference(type(self), dataclasses.asdict(self.config))
         self.code = (self.config.model,) if self.config.model else ()
         self.make_model = model_factory(self.config.model, self.config.width, self.config.depth, self.pools)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from normplace.errors import unknown
+from normplace.errors import expect_choice
 from normplace.lab.compare.task import Task
 from normplace.lab.tasks.graphs.grid_mines import NAME as GRID_MINES
 from normplace.lab.tasks.graphs.labelled import SHA256
@@ -29,8 +29,7 @@ def graph_task_config(name: str) -> tuple[Callable[..., Task], type[Any], dict[s
         from normplace.lab.compare.tasks.nodes import NodeConfig, NodeTask
 
         return NodeTask, NodeConfig, {"graph": name}
-    if name not in GRAPH_TASKS:
-        raise unknown("graph task", name, GRAPH_TASKS)
+    expect_choice("graph task", name, GRAPH_TASKS)
     if name == KINDS:
         from normplace.lab.compare.tasks.graph_kinds import KindsConfig, KindsTask
 
@@ -64,5 +63,4 @@ def check_settings(config: type[Any], settings: Mapping[str, Any]) -> None:
     """
     fields = config.__dataclass_fields__
     for key in settings:
-        if key not in fields:
-            raise unknown("setting", key, fields)
+        expect_choice("setting", key, fields)

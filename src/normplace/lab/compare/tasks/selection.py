@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from normplace._shared.fields import check_range
-from normplace.errors import unknown
+from normplace.errors import expect_choice
 from normplace.lab.compare.task import SPLITS, Start
 from normplace.lab.compare.tasks.graph_model import GraphBatch, call_graph_model, check_output, join_graphs
 from normplace.lab.compare.tasks.graph_task import GraphTask, RandomGraphsConfig
@@ -51,8 +51,7 @@ class SelectionConfig(RandomGraphsConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range(self, "samples", least=2)
-        if self.task not in REWARDS:
-            raise unknown("task", self.task, REWARDS)
+        expect_choice("task", self.task, REWARDS)
 
 
 @dataclass(frozen=True, eq=False)

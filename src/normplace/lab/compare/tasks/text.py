@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from normplace._shared.fields import check_range
 from normplace.analysis.loading.models import build_model, read_config
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, expect_choice
 from normplace.lab.compare.start_folder import from_start_folder
 from normplace.lab.compare.task import SPLITS, Start, Task, task_reference
 from normplace.lab.tasks.sequences.text import STANDARD_LIBRARY
@@ -77,8 +77,7 @@ class TextConfig(NetworkConfig):
         super().__post_init__()
         check_range(self, "context", "batch", "held_out", least=1)
         for name, options in (("device", DEVICES), ("precision", (AUTO, *PRECISIONS))):
-            if getattr(self, name) not in options:
-                raise unknown(name, getattr(self, name), options)
+            expect_choice(name, getattr(self, name), options)
 
 
 class TextTask(Task):

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from normplace._shared.device import pick_device
-from normplace.errors import UsageError, expect_choice
+from normplace.errors import expect_at_least, expect_choice
 from normplace.lab.studies.deepergcn.networks import conv_factory
 from normplace.lab.tasks.graphs.grid_mines import grid_mines
 from normplace.lab.trials.cost import peak_bytes
@@ -47,8 +47,7 @@ class MemoryTrial:
 
     def __post_init__(self) -> None:
         expect_choice("memory mode", self.memory, MEMORY)
-        if self.depth < 1:
-            raise UsageError(f"depth must be at least 1, got {self.depth}.")
+        expect_at_least(1, self, "depth")
 
 
 def plan(scale: str) -> Iterator[MemoryTrial]:

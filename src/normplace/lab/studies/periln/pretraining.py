@@ -31,7 +31,7 @@ from normplace.lab.studies.pretrained import PretrainedTrial, held_out_loss, mis
 from normplace.lab.studies.rate_grid import RATES
 from normplace.lab.tasks.data_files import search_settings
 from normplace.lab.tasks.sequences.text import STANDARD_LIBRARY
-from normplace.lab.train.compiling import compile_layers
+from normplace.lab.train.compiling import compile_regions
 from normplace.lab.train.corpus import Corpus, load_corpus
 from normplace.lab.train.data import TokenWindows, spread_sequences
 from normplace.lab.train.optimizer import parameter_groups
@@ -243,7 +243,7 @@ def run(trial: PretrainingTrial, pause: Pause | None = None) -> Outcome:
         fused=True,
     )
     if device.type == "cuda" and trial.variant != "layer-norm":  # compiled gradients of F.layer_norm can be wrong
-        compile_layers(model)
+        compile_regions(model)
 
     def loss(logits: Tensor) -> Tensor:
         return F.cross_entropy(logits.float().flatten(0, 1), sequences[:, 1:].flatten())

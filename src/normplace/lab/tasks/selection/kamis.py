@@ -6,7 +6,6 @@ runs in a subprocess, which is killed after a timeout and isolates crashes of it
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 import tempfile
@@ -15,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from normplace.errors import UsageError
+from normplace.errors import UsageError, expect_installed
 from normplace.lab.tasks.selection.checks import check_seed, takes_graph
 from normplace.lab.tasks.selection.graph import Graph
 from normplace.lab.tasks.selection.independent_set import check_independent
@@ -54,8 +53,7 @@ def kamis_set(graph: Graph, seconds: float = 10.0, seed: int = 0, patience: floa
     if not 0 < seconds < float("inf") or not 0 <= patience < float("inf"):
         raise UsageError(f"seconds must be above 0 and patience at least 0, got {seconds!r} and {patience!r}.")
     check_seed(seed, bits=31)
-    if importlib.util.find_spec("chszlablib") is None:
-        raise UsageError("KaMIS needs chszlablib: pip install 'normplace[kamis]'.")
+    expect_installed("KaMIS", "chszlablib", "kamis")
     with tempfile.TemporaryDirectory(prefix="normplace-kamis-") as folder:
         graph_file, result_file = Path(folder) / "graph.npz", Path(folder) / "set.npy"
         np.savez(graph_file, indptr=graph.indptr, indices=graph.indices)

@@ -19,15 +19,22 @@ from normplace.lab.studies.causalrn.figures import (
     recall,
     scaling,
 )
-from normplace.lab.trials.per_seed import Records
-from normplace.lab.trials.study import Figure
+from normplace.lab.studies.drawing import figures_of
 
-PARTS = (
-    *(copying_fixed, copying_variable, ablation, head, recall, lookup, language, pretraining, images, scaling),
-    *(published_copying, published_ablation, opponents, generalization, expansion),
+figures = figures_of(
+    copying_fixed,
+    copying_variable,
+    ablation,
+    head,
+    recall,
+    lookup,
+    language,
+    pretraining,
+    images,
+    scaling,
+    published_copying,
+    published_ablation,
+    opponents,
+    generalization,
+    expansion,
 )
-
-
-def figures(records: Records) -> list[Figure]:
-    """Draw the figures of every part that has successful trials."""
-    return [figure for part in PARTS for figure in part.figures(records)]

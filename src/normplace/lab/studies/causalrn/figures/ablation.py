@@ -24,8 +24,6 @@ def figures(records: Records) -> list[Figure]:
         for activation in ACTIVATIONS
     ]
     rows = score_rows(groups, "character")
-    if not rows:
-        return []
     return [
         Figure(
             title="Ablation of CausalRN: character accuracy",

@@ -32,8 +32,6 @@ def course_figures(networks: Mapping[str, Sequence[TrialRecord]], title: str, ca
         if all(axis in record.series for record in records)
         for row in mean_course(records, axis)
     ]
-    if not rows:
-        return []
     spec = curves(
         x={"field": "position", "title": "training"},
         y={"field": "character", "title": "character accuracy", "scale": {"domain": [0, 1]}},

@@ -29,8 +29,6 @@ def figures(records: Records) -> list[Figure]:
         for shape in shapes
     ]
     rows = score_rows(groups, "character_in_budget")
-    if not rows:
-        return []
     return [
         Figure(
             title="Width of the relation, heads and depth of CausalRN: character accuracy",

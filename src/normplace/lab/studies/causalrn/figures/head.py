@@ -19,8 +19,6 @@ def figures(records: Records) -> list[Figure]:
         for n in config_values(records, PART.name, "length")
     ]
     rows = score_rows(groups, "accuracy")
-    if not rows:
-        return []
     return [
         Figure(
             title="A retrieval head built by hand: accuracy by number of keys",
@@ -32,8 +30,7 @@ def figures(records: Records) -> list[Figure]:
                 y={"field": "value", "title": "accuracy", "scale": {"domain": [0, 1]}},
                 series="head",
                 order=list(heads),
-                low="low",
-                high="high",
+                band=True,
             ),
             alt="Accuracy against the number of keys, one line for each pair norm and activation.",
         )

@@ -42,8 +42,6 @@ def figures(records: Records) -> list[Figure]:
     courses = course_figures(
         longest, "Opponents: accuracy along the training", f"Strings of {lengths[-1] if lengths else 0} characters."
     )
-    if not rows:
-        return courses
     return [
         Figure(
             title="Opponents: strings copied without an error",

@@ -44,8 +44,6 @@ def _curves(records: Records, vocabularies: list[int]) -> list[Figure]:
         for network in NETWORKS
         if (selected := pick(records, PART.name, network=network, vocab=vocab))
     ]
-    if not groups:
-        return []
     rows = []
     for group in groups:
         config = group[1][0].config
@@ -63,8 +61,7 @@ def _curves(records: Records, vocabularies: list[int]) -> list[Figure]:
                 y={"field": "bits", "title": "bits per byte", "scale": {"zero": False}},
                 series="network",
                 order=[TITLES[network] for network in NETWORKS],
-                low="low",
-                high="high",
+                band=True,
                 facet="vocabulary",
                 panels=list(panels.values()),
             ),

@@ -23,8 +23,6 @@ def figures(records: Records) -> list[Figure]:
         for budget, metric in BUDGETS.items()
         for row in score_rows([_group(records, cell, budget) for cell in (*ONE_CHANGE, *GRID)], metric)
     ]
-    if not rows:
-        return []
     return [
         Figure(
             title="Published size: ablation of CausalRN, by number of steps",

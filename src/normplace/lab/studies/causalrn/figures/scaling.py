@@ -27,8 +27,6 @@ def figures(records: Records) -> list[Figure]:
             for n in config_values(records, PART.name, "length")
         ]
         rows += score_rows(groups, name)
-    if not rows:
-        return []
     spec = curves(
         x={"field": "length", "title": "tokens", "scale": {"type": "log", "nice": False}},
         y={"field": "value", "title": "cost", "scale": {"type": "log"}},

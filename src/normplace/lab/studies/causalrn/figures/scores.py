@@ -66,8 +66,7 @@ def accuracy_by_length(networks: Mapping[str, Sequence[TrialRecord]], longest: i
             y={"field": "accuracy", "title": "accuracy", "scale": {"domain": [0, 1]}},
             series="network",
             order=list(networks),
-            low="low",
-            high="high",
+            band=True,
             facet="measure",
             panels=SCORES,
             rules=(longest,),
@@ -96,8 +95,6 @@ def score_figures(records: Records, part: str, field: str, metric: str, axis: st
         if (selected := pick(records, part, network=network, **{field: value}))
     ]
     rows = score_rows(groups, metric)
-    if not rows:
-        return []
     return [
         Figure(
             rows=rows,

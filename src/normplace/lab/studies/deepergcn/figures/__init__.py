@@ -12,12 +12,6 @@ from normplace.lab.studies.deepergcn.figures import (
     recipes,
     scores,
 )
-from normplace.lab.trials.per_seed import Records
-from normplace.lab.trials.study import Figure
+from normplace.lab.studies.drawing import figures_of
 
-PARTS = (depth, dropout, aggregation, memory, scores, orders, recipes, initial_gradients)
-
-
-def figures(records: Records) -> list[Figure]:
-    """Draw the figures of every part that has successful trials."""
-    return [figure for part in PARTS for figure in part.figures(records)]
+figures = figures_of(depth, dropout, aggregation, memory, scores, orders, recipes, initial_gradients)

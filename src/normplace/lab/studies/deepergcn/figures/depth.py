@@ -17,7 +17,7 @@ from normplace.lab.trials.study import Figure
 def figures(records: Records) -> list[Figure]:
     """Draw the score against depth, and the smoothness along the deepest stacks."""
     graphs = [data for data in GRAPHS if pick(records, PART.name, data=data)]
-    return [_score(records, graphs), _smoothness(records, graphs)] if graphs else []
+    return [_score(records, graphs), _smoothness(records, graphs)]
 
 
 def _score(records: Records, graphs: list[str]) -> Figure:
@@ -40,8 +40,7 @@ def _score(records: Records, graphs: list[str]) -> Figure:
             y={"field": "value", "title": "ROC-AUC", "scale": {"zero": False}},
             series="order",
             order=ORDERS,
-            low="low",
-            high="high",
+            band=True,
             facet="graph",
             panels=graphs,
         ),

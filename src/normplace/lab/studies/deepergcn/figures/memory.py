@@ -18,8 +18,6 @@ def figures(records: Records) -> list[Figure]:
         for depth in config_values(records, PART.name, "depth", memory=mode)
     ]
     rows = score_rows(groups, "peak_mb")
-    if not rows:
-        return []
     return [
         Figure(
             title="Peak memory of a training step against depth",

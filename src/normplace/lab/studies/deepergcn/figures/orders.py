@@ -22,8 +22,6 @@ LAYERS_DRAWN = 100
 def figures(records: Records) -> list[Figure]:
     """Draw the figures of the graphs that have trials."""
     graphs = [data for data in GRAPHS if pick(records, PART.name, data=data, aggregation=LEARNED)]
-    if not graphs:
-        return []
     return [_scores(records, graphs), _gradients(records, graphs), _smoothness(records, graphs), _grid(records, graphs)]
 
 
@@ -51,8 +49,7 @@ def _scores(records: Records, graphs: list[str]) -> Figure:
             y={"field": "value", "title": "score", "scale": {"zero": False}},
             series="order",
             order=ORDERS,
-            low="low",
-            high="high",
+            band=True,
             facet="panel",
             panels=[f"{data}, {side}" for data in graphs for side in SCORES],
             columns=2,

@@ -26,8 +26,6 @@ def figures(records: Records) -> list[Figure]:
                 for row in mean_rows([limit], "x", "infinite", band=False)
                 if row["x"] > 0
             ]
-    if not rows:
-        return []
     order = [f"{NAMES[norm_at]}{suffix}" for norm_at in COMPARED for suffix in ("", ", infinite width")]
     return [
         Figure(

@@ -32,8 +32,6 @@ def figures(records: Records) -> list[Figure]:
                 columns = mean_columns(math.log10(ratio) for ratio in ratios if ratio)
                 if columns:
                     rows.append({"data": panel, "bound": bound, "network": NAMES[norm_at], **columns})
-    if not rows:
-        return []
     return [
         Figure(
             title="Largest prediction found, over each bound",

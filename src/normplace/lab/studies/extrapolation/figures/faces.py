@@ -40,8 +40,7 @@ def figures(records: Records) -> list[Figure]:
                 y={"field": "error", "title": "mean absolute error, years", "scale": {"zero": False}},
                 series="network",
                 order=list(NAMES.values()),
-                low="low",
-                high="high",
+                band=True,
             ),
             alt="Mean absolute error of age against the mean cosine similarity to the training faces, a line with "
             "a band for each of four networks.",

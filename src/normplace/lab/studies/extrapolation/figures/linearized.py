@@ -28,8 +28,6 @@ def figures(records: Records) -> list[Figure]:
         for name, title in PANELS.items()
         for record in pick(records, PART.name)
     ]
-    if not rows:
-        return []
     spec = curves(
         x={"field": "width", "title": "width", "scale": {"type": "log", "base": 2}},
         y={"field": "value", "title": None, "scale": {"type": "log"}, "aggregate": "mean"},

@@ -11,7 +11,7 @@ from normplace.lab.trials.study import Figure
 
 
 def near_and_far(groups: Sequence[Group], networks: Sequence[str], *, prefix: str = "", note: str = "") -> list[Figure]:
-    """Draw predictions near the data and magnitudes far from it, one panel per data set; nothing without groups.
+    """Draw predictions near the data and magnitudes far from it, one panel per data set.
 
     Args:
         groups: Records by ``data`` and ``network``.
@@ -19,8 +19,6 @@ def near_and_far(groups: Sequence[Group], networks: Sequence[str], *, prefix: st
         prefix: Prefix of both titles.
         note: Text appended to the first caption.
     """
-    if not groups:
-        return []
     panels = {"series": "network", "order": list(networks), "facet": "data", "panels": list(FUNCTIONS)}
     drawn = f"Three panels, one per data set, a line for each network: {'; '.join(networks)}."
     near = Figure(
@@ -33,8 +31,7 @@ def near_and_far(groups: Sequence[Group], networks: Sequence[str], *, prefix: st
         spec=curves(
             x={"field": "x", "title": "input"},
             y={"field": "prediction", "title": "prediction", "scale": {"domain": [-20, 20]}},
-            low="low",
-            high="high",
+            band=True,
             rules=(-EDGE, EDGE),
             **panels,
         ),

@@ -19,8 +19,6 @@ def figures(records: Records) -> list[Figure]:
         for norm_at, name in NAMES.items()
         if (selected := pick(records, PART.name, norm_at=norm_at))
     ]
-    if not groups:
-        return []
     along = {"field": "position", "title": "position", "scale": {"zero": False}}
     shape = {"series": "network", "order": list(NAMES.values()), "rules": (TRAIN_LENGTH,)}
     caption = (

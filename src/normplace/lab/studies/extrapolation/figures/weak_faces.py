@@ -26,8 +26,6 @@ def figures(records: Records) -> list[Figure]:
             for norm_at in COMPARED
         ]
         rows += score_rows(groups, metric)
-    if not rows:
-        return []
     return [
         Figure(
             title="Faces: R² of age with whole and with weaker descriptors",

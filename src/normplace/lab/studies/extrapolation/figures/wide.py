@@ -11,9 +11,6 @@ from normplace.lab.trials.study import Figure
 
 def figures(records: Records) -> list[Figure]:
     """Draw the distance against the width."""
-    selected = pick(records, PART.name)
-    if not selected:
-        return []
     rows = [
         {
             "network": NAMES[record.config["norm_at"]],
@@ -21,7 +18,7 @@ def figures(records: Records) -> list[Figure]:
             "width": record.config["width"],
             "distance": record.metrics["distance"],
         }
-        for record in selected
+        for record in pick(records, PART.name)
     ]
     spec = curves(
         x={"field": "width", "title": "width", "scale": {"type": "log", "base": 2}},

@@ -20,8 +20,6 @@ def figures(records: Records) -> list[Figure]:
         for series, title in SERIES.items():
             means = mean_rows(groups, "scale", series, band=False)
             rows += [{"norm": norm, "network": title, "scale": row["scale"], "gradient": row[series]} for row in means]
-    if not rows:
-        return []
     return [
         Figure(
             title="Gradient of an MLP's last matrix against the scale of its hidden features",

@@ -72,8 +72,7 @@ def _loss(records: Records) -> Iterator[Figure]:
                     y={"field": "value", "title": "bits per byte", "scale": TIGHT_LOG, "axis": {"values": BITS_SHOWN}},
                     series="placement",
                     order=list(best),
-                    low="low",
-                    high="high",
+                    band=True,
                 ),
                 alt=f"Loss against tokens up to {size}, a line for each placement.",
             )
@@ -102,8 +101,7 @@ def _rates(records: Records) -> Iterator[Figure]:
                 y={"field": "value", "title": "bits per byte", "scale": {"zero": False}},
                 series="placement",
                 order=list(dict.fromkeys(row["placement"] for row in rows)),
-                low="low",
-                high="high",
+                band=True,
             ),
             alt="Bits per byte against the learning rate, a line for each placement.",
         )

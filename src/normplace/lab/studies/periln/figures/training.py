@@ -56,8 +56,7 @@ def _of_size(records: Records, size: str) -> Iterator[Figure]:
             y={"field": "loss", "title": "bits per byte", "scale": {"zero": False}},
             series="placement",
             order=placements,
-            low="low",
-            high="high",
+            band=True,
         ),
         alt="Loss against steps, a line with a band for each placement.",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from normplace.lab.studies.drawing import figures_of
 from normplace.lab.studies.postdeg.figures import (
     budgets,
     extended,
@@ -12,12 +13,5 @@ from normplace.lab.studies.postdeg.figures import (
     topologies,
     transfer,
 )
-from normplace.lab.trials.per_seed import Records
-from normplace.lab.trials.study import Figure
 
-PARTS = (selection, topologies, transfer, mis, budgets, extended, recommend, social)
-
-
-def figures(records: Records) -> list[Figure]:
-    """Draw the figures of every part that has successful trials."""
-    return [figure for part in PARTS for figure in part.figures(records)]
+figures = figures_of(selection, topologies, transfer, mis, budgets, extended, recommend, social)

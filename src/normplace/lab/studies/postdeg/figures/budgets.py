@@ -30,8 +30,6 @@ def figures(records: Records) -> list[Figure]:
         for name in REFERENCES[1:]:
             reference = spread("degree-input", share, name=name) / spread("degree-input", share, name="ris")
             rows += _row(panel, METHODS[name].title, CLASSICAL, reference(records))
-    if not rows:
-        return []
     return [
         Figure(
             title="Influence with matched budgets: spread relative to RIS greedy",

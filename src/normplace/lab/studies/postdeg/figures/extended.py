@@ -20,8 +20,6 @@ TICKS = [-20, -10, -5, -2, 0, 2, 5, 10, 20, 50]
 def figures(records: Records) -> list[Figure]:
     """Draw one panel per task, one point per cell."""
     rows = [row for task in TASKS for cell in scaled_cells() for row in _row(records, task, cell)]
-    if not rows:
-        return []
     names = [title for title in CONVOLUTIONS.values() if any(row["convolution"] == title for row in rows)]
     low, high = (100 * pick(GAINS.values()) for pick in (min, max))
     color = {"field": "convolution", "type": "nominal", "title": None, "sort": names,

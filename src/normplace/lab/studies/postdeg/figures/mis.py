@@ -19,8 +19,6 @@ def figures(records: Records) -> list[Figure]:
         for method, title in (LEARNED | CLASSICAL).items()
         if (selected := pick(records, PART.name, family=name, method=method))
     ]
-    if not groups:
-        return []
     published = ", ".join(f"{family.kamis:.2f} on {family.title}" for family in FAMILIES.values())
     return [
         Figure(

@@ -29,8 +29,6 @@ def figures(records: Records) -> list[Figure]:
                 if gain := (100 * real_gain(task, features, postdeg, reference))(records):
                     columns = {"task": title, "input": features, "gain of": name}
                     rows.append({**columns, **mean_columns(gain.values(), "gain")})
-    if not rows:
-        return []
     return [
         Figure(
             title="Real graphs: gain of PostDeg by input",
