@@ -167,12 +167,13 @@ def _repeats_samples(loader: DataLoader[Any]) -> bool:
     dataset = loader.dataset
     if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized) or _makes_own_batches(loader):
         return False
-    seen: set[str] = set()
+    seen: set[int | str] = set()
     with preserved_random_state():
         for batch in loader.sampler if loader.batch_sampler is None else loader.batch_sampler:
             indices = _plain(batch)
             for index in indices if isinstance(indices, list | tuple) else [indices]:
-                key = str(_plain(index))
+                number = _plain(index)
+                key = number if isinstance(number, int) else str(number)
                 if key in seen or len(seen) > len(dataset):  # or its indices are not those of samples
                     return key in seen
                 seen.add(key)
