@@ -36,6 +36,24 @@ class Stack(nn.Module):
         return self.head(self.norm(x))
 
 
+class Caching(nn.Module):
+    """Attention that keeps a table of positions from its first pass, and a loss of each pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.qkv, self.out = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.table: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.table is None or len(self.table) < x.shape[1]:
+            self.table = torch.cos(torch.arange(x.shape[1]) / 10)[:, None]
+        q, k, v = self.qkv(self.norm(x)).chunk(3, -1)
+        q, k = q * self.table[: x.shape[1]], k * self.table[: x.shape[1]]
+        y = self.out((q @ k.mT).softmax(-1) @ v)
+        self.loss = y.square().mean()
+        return x + y
+
+
 class Shortcut(nn.Module):
     """Four blocks. A fifth branch reads the stream at the second block and is added after the fourth."""
 

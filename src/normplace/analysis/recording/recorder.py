@@ -80,10 +80,13 @@ class Recorder(TorchDispatchMode):
         self._model = model
         self._modules = dict(model.named_modules())
         self._paths = {id(module): name for name, module in self._modules.items()}
-        for module in self._modules.values():
-            for value in vars(module).values():
-                if isinstance(value, Tensor):
-                    self._new_tensor(value, "constant")
+        # These get ids where they are read: a later pass may find more of them than the first.
+        self._attributes = {
+            id(value): value
+            for module in self._modules.values()
+            for value in vars(module).values()
+            if isinstance(value, Tensor)
+        }
         buffers, parameters = list(model.buffers()), list(model.parameters())
         for buffer in buffers:
             self._new_tensor(buffer, "buffer")
@@ -285,7 +288,7 @@ class Recorder(TorchDispatchMode):
     def _value_of(self, tensor: Tensor) -> ValueId:
         """The id of a tensor's value, a new id if its memory was written through another tensor."""
         if not self._is_tracked(tensor):
-            return self._new_tensor(tensor, "input")
+            return self._new_tensor(tensor, "constant" if id(tensor) in self._attributes else "input")
         tracked = self._tensors[id(tensor)]
         storage = self._storages.get(storage_key(tensor)) if self._storages else None
         if storage is None or tracked.version >= storage.version:

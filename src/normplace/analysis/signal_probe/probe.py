@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from normplace.analysis.analysis import Analysis
 from normplace.analysis.dataflow.matrices import parameter_positions
+from normplace.analysis.recording.ids import ValueId
 from normplace.analysis.recording.passes import checked_module, evaluating, record_pass
 from normplace.analysis.scale_survival.measure import survival
 from normplace.analysis.signal_probe.effective_lr import Optimizer, relative_update, unwrapped
@@ -86,7 +87,7 @@ class Probe:
     """Measures one model repeatedly, and analyzes it again only when its pass has changed."""
 
     _steps: list[Step] = field(default_factory=list, init=False)
-    _operators: list[str] | None = field(default=None, init=False)
+    _operators: list[tuple[str, tuple[ValueId, ...]]] | None = field(default=None, init=False)
     _placement: str | None = field(default=None, init=False)
     has_norms: bool = field(default=False, init=False)
     """Whether the model has norms."""
@@ -150,7 +151,7 @@ class Probe:
         for _ in range(3):  # code may cache something at its first call and skip it at the second
             recorder = StepRecorder(model, self._steps)
             tape = record_pass(model, inputs, kwargs, recorder)
-            operators = [op.name for op in tape.ops]
+            operators = [(op.name, op.outputs) for op in tape.ops]
             if operators == self._operators:
                 return recorder
             analysis = Analysis(model, tape)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
+from normplace.analysis.dataflow.operators import ATTENTION, SOFTMAXES
 from normplace.analysis.recording.ids import ValueId
 from normplace.analysis.recording.recorder import Recorder
 from normplace.analysis.signal_probe.steps import Step
@@ -67,8 +68,8 @@ class StepRecorder(Recorder):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = super().__torch_dispatch__(func, types, args, kwargs)
-        outputs = self.tape.ops[-1].outputs
-        if outputs and outputs[0] in self._score_values and outputs[0] not in self.scores:
+        name, outputs = self.tape.ops[-1].name, self.tape.ops[-1].outputs
+        if name in ATTENTION | SOFTMAXES and outputs[0] in self._score_values and outputs[0] not in self.scores:
             names = [argument.name for argument in func._schema.arguments]
             self.scores[outputs[0]] = largest_score(dict(zip(names, args, strict=False)) | (kwargs or {}))
         return result
@@ -76,7 +77,8 @@ class StepRecorder(Recorder):
     def on_new_value(self, value: ValueId, tensor: Tensor) -> None:
         """Measure a value that belongs to a step."""
         # In a pass other than the one the steps were found in, this may be any tensor; its numbers are not used.
-        if (axis := self._axis.get(value)) is not None and tensor.is_floating_point() and axis < tensor.ndim:
+        axis = self._axis.get(value)
+        if axis is not None and tensor.is_floating_point() and -tensor.ndim <= axis < tensor.ndim:
             with _disable_current_modes():  # otherwise these operators would be recorded
                 self._measure_step(value, tensor.detach(), axis)
 

@@ -16,14 +16,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from normplace.analysis.analysis import Analysis
 from normplace.analysis.recording.ids import ValueId
-from normplace.analysis.recording.passes import record_pass
 from normplace.analysis.recording.recorder import Recorder
-from normplace.analysis.recording.structures import fresh_inputs
 from normplace.edit.code.recompile import definition_of, recompile
 from normplace.edit.code.rewrite import PlacedNames, Position, RewrittenMethod, wrap_expressions
 from normplace.edit.code.syntax import ancestors, parents_of, position_in
-from normplace.edit.verify.capture import Arguments
+from normplace.edit.verify.capture import Arguments, record_again
 from normplace.errors import UsageError
 
 PROBE = "_normplace_probe"
@@ -76,21 +75,21 @@ class ExpressionRecorder(Recorder):
 
 
 def record_expressions(
-    model: nn.Module, arguments: Arguments, paths: Iterable[str]
+    analysis: Analysis, arguments: Arguments, paths: Iterable[str]
 ) -> dict[ExpressionRef, list[ValueId]]:
     """The values of the arguments, operands and assigned expressions in the methods of modules.
 
     Args:
-        model: The model.
-        arguments: The arguments of a call.
+        analysis: The analysis of the model.
+        arguments: The arguments of the analysed call.
         paths: The names of the modules.
 
     Returns:
-        The values by expression, with the ids that an analysis of the same call gives them.
+        The values by expression, with the ids that the analysis gives them.
     """
-    recorder = ExpressionRecorder(model)
-    with _instrumented(model, recorder, paths):
-        record_pass(model, *fresh_inputs(arguments), recorder)
+    recorder = ExpressionRecorder(analysis.model)
+    with _instrumented(analysis.model, recorder, paths):
+        record_again(analysis, arguments, recorder)
     return recorder.values
 
 

@@ -25,7 +25,7 @@ from normplace.edit.move.verify_training import check_training_calls
 from normplace.edit.record.changes import ATTRIBUTE, Changes, changes, small_matrix_warnings
 from normplace.edit.record.input_spec import describe_inputs
 from normplace.edit.saving.save_guard import guard_save
-from normplace.edit.verify.capture import Arguments, analyze_call, measure_rms
+from normplace.edit.verify.capture import Arguments, analyze_call, analyze_repeatable, measure_rms
 from normplace.edit.verify.gradients import check_gradients
 from normplace.edit.verify.numbers import check_skip_scales, verify_numbers
 from normplace.errors import UsageError, unknown
@@ -103,7 +103,7 @@ def _moved(model: Model, request: MoveRequest, arguments: Arguments, call: dict[
     """The moved and verified copy of a model, with the record of what was done; ``call`` repeats the move."""
     copied = copy_model(model)
     with require_independent(model):
-        analysis = analyze_call(copied, arguments)
+        analysis = analyze_repeatable(copied, arguments)
     if not analysis.blocks:
         raise UsageError(f"{type(model).__name__} has no residual add: move places norms around residual branches.")
     require_editable(analysis)
@@ -111,7 +111,7 @@ def _moved(model: Model, request: MoveRequest, arguments: Arguments, call: dict[
     model_map = ModelMap(analysis)
     plan, editor = MovePlan(model_map, request, arguments), ModelEditor(copied, model_map)
     measured = plan.measured_values()
-    MoveEdit(plan, editor, measure_rms(copied, arguments, measured) if measured else {}).run()
+    MoveEdit(plan, editor, measure_rms(analysis, arguments, measured) if measured else {}).run()
     note = _initialize(plan, copied)
     audit_after, moves = audit_before, changes(model).moves
     if note or any(change.action != "kept" for change in editor.changes):

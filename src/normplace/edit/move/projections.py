@@ -217,7 +217,7 @@ class ProjectionFinder:
         calls = Counter(call.path for call in self.analysis.tape.calls)
         paths = {path: None for core, _ in self.analysis.attention.letters for path in self._enclosing(core)}
         recorded: dict[str, list[tuple[ExpressionRef, ValueId]]] = {}
-        for ref, values in record_expressions(self.model_map.model, self.arguments, paths).items():
+        for ref, values in record_expressions(self.analysis, self.arguments, paths).items():
             if len(values) <= calls[ref.module]:
                 recorded.setdefault(ref.module, []).extend((ref, value) for value in values)
         return recorded

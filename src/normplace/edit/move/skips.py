@@ -62,7 +62,7 @@ class SkipFinder:
     def _recorded(self) -> dict[tuple[str, str, Position], list[ValueId]]:
         """The values of the expressions in the methods of all modules that add."""
         owners = dict.fromkeys(block.module for block in self.model_map.analysis.blocks)
-        recorded = record_expressions(self.model_map.model, self.arguments, owners)
+        recorded = record_expressions(self.model_map.analysis, self.arguments, owners)
         return {(ref.module, ref.method, ref.position): values for ref, values in recorded.items()}
 
     def _refusal(self, block: BlockIndex, reason: str) -> UsageError:

@@ -53,7 +53,7 @@ def verify_head_norms(analysis: Analysis, arguments: Arguments, changes: Sequenc
     if any(parameter.is_meta for parameter in analysis.model.parameters()):
         return
     chosen = {value for _, operand, _, norm in moved for value in (operand, analysis.norms[norm].input)}
-    tensors = capture_values(analysis.model, arguments, chosen)
+    tensors = capture_values(analysis, arguments, chosen)
     for node, operand, letter, index in moved:
         norm = analysis.norms[index]
         if operand in tensors and norm.input in tensors:

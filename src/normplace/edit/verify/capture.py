@@ -13,6 +13,7 @@ from normplace.analysis.recording.ids import ValueId
 from normplace.analysis.recording.passes import record_pass
 from normplace.analysis.recording.recorder import Recorder
 from normplace.analysis.recording.structures import fresh_inputs
+from normplace.errors import UsageError
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 """Positional and keyword arguments of a call."""
@@ -78,15 +79,35 @@ def analyze_call(model: nn.Module, arguments: Arguments) -> Analysis:
     return analyze(model, *inputs, **kwargs)
 
 
-def capture_values(model: nn.Module, arguments: Arguments, chosen: Set[ValueId]) -> dict[ValueId, Tensor]:
-    """Copies of chosen values of a pass; none for a model on the meta device."""
-    recorder = ValueRecorder(model, chosen)
-    record_pass(model, *fresh_inputs(arguments), recorder)
+def analyze_repeatable(model: nn.Module, arguments: Arguments) -> Analysis:
+    """The analysis of the second pass, which finds what the first one cached, such as tables of rotary embeddings."""
+    record_pass(model, *fresh_inputs(arguments))
+    return analyze_call(model, arguments)
+
+
+def record_again(analysis: Analysis, arguments: Arguments, recorder: Recorder) -> None:
+    """Record the pass of an analysis again, in which every value has the same id.
+
+    Raises:
+        UsageError: If the model runs other operators than in the analysis.
+    """
+    tape = record_pass(analysis.model, *fresh_inputs(arguments), recorder)
+    operators, repeated = ([(op.name, op.outputs) for op in ops] for ops in (analysis.tape.ops, tape.ops))
+    if operators != repeated:
+        raise UsageError(
+            f"{type(analysis.model).__name__} runs different operators at each call: make its forward pass repeatable."
+        )
+
+
+def capture_values(analysis: Analysis, arguments: Arguments, chosen: Set[ValueId]) -> dict[ValueId, Tensor]:
+    """Copies of chosen values of the analysed pass; none for a model on the meta device."""
+    recorder = ValueRecorder(analysis.model, chosen)
+    record_again(analysis, arguments, recorder)
     return recorder.values
 
 
-def measure_rms(model: nn.Module, arguments: Arguments, chosen: Iterable[ValueId]) -> dict[ValueId, float]:
-    """The root mean square of chosen values of a pass; none for a model on the meta device."""
-    recorder = RmsRecorder(model, set(chosen))
-    record_pass(model, *fresh_inputs(arguments), recorder)
+def measure_rms(analysis: Analysis, arguments: Arguments, chosen: Iterable[ValueId]) -> dict[ValueId, float]:
+    """The root mean square of chosen values of the analysed pass; none for a model on the meta device."""
+    recorder = RmsRecorder(analysis.model, set(chosen))
+    record_again(analysis, arguments, recorder)
     return recorder.rms

@@ -70,7 +70,7 @@ def verify_numbers(
     chosen = {value for norm, *_ in pairs for value in (norm.input, norm.output)}
     for _, block in on_sums:
         chosen |= _operands(analysis, block)
-    tensors = capture_values(analysis.model, arguments, chosen)
+    tensors = capture_values(analysis, arguments, chosen)
     for norm, site, _ in pairs:
         check_statistics(site.name, norm, tensors)
     for norm, block in on_sums:
@@ -199,9 +199,7 @@ def check_skip_scales(analysis: Analysis, arguments: Arguments, scales: Mapping[
         UsageError: If one is not.
     """
     adds = {block: analysis.adds_of(block)[0] for block in scales}
-    tensors = capture_values(
-        analysis.model, arguments, {value for add in adds.values() for value in (add.skip, add.fork)}
-    )
+    tensors = capture_values(analysis, arguments, {value for add in adds.values() for value in (add.skip, add.fork)})
     for block, add in adds.items():
         skip, stream = tensors.get(add.skip), tensors.get(add.fork)
         if skip is None or stream is None or skip.shape != stream.shape:

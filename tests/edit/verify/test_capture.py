@@ -1,0 +1,53 @@
+"""Edits of models whose first pass differs from the later ones."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.edit.small_models import Caching, Stack, features
+from torch import Tensor, nn
+
+import normplace as npl
+
+OPTIONS = ({"to": "peri"}, {"to": "keel"}, {"to": "sub", "init": "kept"}, {"qk": "rms"})
+
+
+def stack() -> nn.Module:
+    torch.manual_seed(0)
+    return Stack(*(Caching() for _ in range(3)))
+
+
+@torch.random.fork_rng()
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_a_model_is_edited_alike_before_and_after_its_first_pass(options):
+    x, new, used = features(2, 5), stack(), stack()
+    used(x)
+    moved, expected = npl.move(new, x, **options), npl.move(used, x, **options)
+    assert npl.changes(moved).sites == npl.changes(expected).sites
+    assert torch.equal(moved(x), expected(x))
+
+
+@torch.random.fork_rng()
+def test_signals_are_the_same_before_and_after_the_first_pass():
+    x, new, used = features(2, 5), stack(), stack()
+    used(x)
+    measured, expected = (npl.signals(model, x, loss=lambda y: y.square().mean()) for model in (new, used))
+    assert measured == expected
+
+
+class Alternating(nn.Module):
+    """A block whose branch has one more operator in every second pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.branch, self.calls = nn.LayerNorm(8), nn.Linear(8, 8), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        y = self.norm(x)
+        return x + self.branch(y.relu() if self.calls % 2 else y)
+
+
+def test_a_model_that_runs_other_operators_at_each_call_is_refused():
+    with pytest.raises(npl.UsageError, match="runs different operators at each call"):
+        npl.move(nn.Sequential(Alternating(), Alternating()), torch.randn(4, 8), to="peri")
