@@ -210,6 +210,7 @@ def test_networks_are_trained_and_compared(data, monkeypatch):
         ({"features": ["a"]}, "features has 1 names for 2 columns"),
         ({"margin": -1}, "margin must be zero or more"),
         ({"model": nn.Linear(3, 1)}, "the model failed on 60 rows with 2 features"),
+        ({"model": len}, "extrapolate takes a torch.nn.Module, a fitted estimator with predict, or None"),
         ({"model": nn.Linear(2, 3)}, r"returns shape \(60, 3\) for 60 rows, but there are 1 targets"),
     ],
 )

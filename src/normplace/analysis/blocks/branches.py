@@ -34,16 +34,22 @@ class Branches:
         while queue:
             value = queue.pop(0)
             node = self.graph.maker(self.graph.origin(value))
-            is_sum = node is not None and node.name == "add" and node.call == add.call
-            parts = self.graph.data_inputs(node) if node is not None and is_sum else []
+            parts = self.graph.data_inputs(node) if node is not None and node.name == "add" else []
             from_fork = [
                 part for part in parts if self.reachability.mixed.get(part, 0) & self.reachability.bit[add.fork]
             ]
-            if len(from_fork) >= 2 and len(from_fork) == len(parts) and self._are_separate(from_fork, add):
+            is_split = len(from_fork) >= 2 and len(from_fork) == len(parts) and self._are_separate(from_fork, add)
+            # A graph convolution may add a map of each node's own features; a sum of the block's own code is split.
+            if node is not None and is_split and (node.call == add.call or not self._aggregates_edges(value, add)):
                 queue += from_fork
             else:
                 summands.append(value)
         return summands
+
+    def _aggregates_edges(self, value: ValueId, add: ResidualAdd) -> bool:
+        """Whether a value is computed along the edges of a graph."""
+        region = self.structure.regions.of(add, value)
+        return any(self.graph.aggregates_edges(self.graph.nodes[node]) for node in region)
 
     def _are_separate(self, values: Sequence[ValueId], add: ResidualAdd) -> bool:
         """Whether values come from different modules and share no product; a sum inside one module is not split."""

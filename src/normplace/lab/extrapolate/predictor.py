@@ -121,10 +121,10 @@ def load_model(reference: str) -> Any:
     if ":" not in reference:
         raise UsageError(f"{quoted(reference)} is not a model: pass {FORMS}.")
     made = load_reference(reference)
-    model = _call(made, reference) if not _predicts(made) else made
+    model = _call(made, reference) if not predicts(made) else made
     if isinstance(model, tuple | list) and model:
         model = model[0]
-    if not _predicts(model):
+    if not predicts(model):
         raise UsageError(
             f"{reference} is {type(model).__name__}, neither a torch.nn.Module nor an estimator with predict: "
             f"pass {FORMS}."
@@ -132,7 +132,8 @@ def load_model(reference: str) -> Any:
     return model.eval() if isinstance(model, nn.Module) else model
 
 
-def _predicts(model: Any) -> bool:
+def predicts(model: Any) -> bool:
+    """Whether it is a module, or an estimator with ``predict``."""
     return isinstance(model, nn.Module) or (callable(getattr(model, "predict", None)) and not isinstance(model, type))
 
 

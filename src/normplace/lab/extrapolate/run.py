@@ -14,7 +14,7 @@ from torch import nn
 from normplace.analysis.recording.passes import evaluating
 from normplace.errors import UsageError, expect_number, expect_whole
 from normplace.lab.extrapolate.boundedness import boundedness, layer_that_would_bound
-from normplace.lab.extrapolate.predictor import Array, Predictor
+from normplace.lab.extrapolate.predictor import Array, Predictor, predicts
 from normplace.lab.extrapolate.result import Extrapolation, ModelReport
 from normplace.lab.extrapolate.search import lines_beyond, search
 from normplace.lab.extrapolate.table import FEWEST_ROWS, Table
@@ -57,6 +57,11 @@ def extrapolate(
     Raises:
         UsageError: If the data or the model cannot be used, or None is passed without scikit-learn.
     """
+    if model is not None and not predicts(model):
+        raise UsageError(
+            f"extrapolate takes a torch.nn.Module, a fitted estimator with predict, or None, not a "
+            f"{type(model).__name__}: wrap a function in a module."
+        )
     rows, columns = _as_numbers("x", x), _as_numbers("y", y)
     if rows.ndim != 2 or len(rows) != len(columns) or len(rows) < FEWEST_ROWS:
         raise UsageError(

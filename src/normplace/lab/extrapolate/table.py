@@ -71,7 +71,8 @@ def read_table(
     kept, left_out = _numbers(path, names, rows, [*features, *chosen], drop_missing)
     if len(kept) < FEWEST_ROWS:
         reason = "" if not left_out else f" after {left_out} with missing values were left out"
-        raise UsageError(f"{path.name} has {len(kept)} rows{reason}: at least {FEWEST_ROWS} are needed.")
+        count = "1 row" if len(kept) == 1 else f"{len(kept)} rows"
+        raise UsageError(f"{path.name} has {count}{reason}: at least {FEWEST_ROWS} are needed.")
     values = np.array(kept, dtype=np.float64)
     return Table(features, chosen, values[:, : len(features)], values[:, len(features) :], left_out)
 
