@@ -290,6 +290,49 @@ def test_custom_operators_in_python_are_looked_into():
     assert slots(Custom(), torch.randn(4, 8)) == {":l2": "output"}
 
 
+class WrittenNorm(nn.Module):
+    """A norm in code on rows, or on a statistic over positions."""
+
+    def __init__(self, norm, pool):
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.norm, self.pool = norm, pool
+
+    def forward(self, x):
+        return self.last(self.norm(self.pool(self.first(x))))
+
+
+def published_rms(x):
+    """RMSNorm as its authors wrote it."""
+    return x / (x.norm(2, dim=-1, keepdim=True) * x.shape[-1] ** -0.5 + 1e-8)
+
+
+WRITTEN = {
+    "rms, as published": (published_rms, "rms"),
+    "rms, a divided length": (lambda x: x / (x.norm(dim=-1, keepdim=True) / 8**0.5 + 1e-8), "rms"),
+    "rms, an inverted length": (lambda x: x * (8**0.5 / (x.norm(dim=-1, keepdim=True) + 1e-8)), "rms"),
+    "rms, a sum divided by the size": (lambda x: x * ((x * x).sum(-1, keepdim=True) / 8 + 1e-6).rsqrt(), "rms"),
+    "rms, a root of a reciprocal": (lambda x: x * (1 / (x.square().mean(-1, keepdim=True) + 1e-6)).sqrt(), "rms"),
+    "l2": (lambda x: F.normalize(x, dim=-1), "l2"),
+    "l2, a tenth of the length": (lambda x: x / (x.norm(dim=-1, keepdim=True) / 10), "l2"),
+    "layer": (lambda x: (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6), "layer"),
+}
+POOLS = {
+    "rows": lambda x: x,
+    "mean": lambda x: x.mean(1),
+    "masked mean": lambda x: (x * torch.ones(1, 4, 1)).sum(1) / 4.0,
+    "variance": lambda x: x.var(1),
+}
+
+
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("name", WRITTEN)
+def test_kinds_of_written_norms_on_pooled_rows(name, pool):
+    norm, kind = WRITTEN[name]
+    (site,) = npl.audit(WrittenNorm(norm, POOLS[pool]), torch.randn(3, 4, 8)).sites
+    assert site.kind == kind
+
+
 class NotNorms(nn.Module):
     """What divides without normalizing: softmax, routing weights, a quantizer, a distance, a softcap."""
 

@@ -80,6 +80,7 @@ class _Statistic:
         precision: The narrowest dtype of the summed values.
         has_buffers: Whether it depends on a buffer, as running statistics do.
         divisor: The number by which it is divided.
+        is_inverted: Whether it is the reciprocal of the statistic.
     """
 
     root: Node
@@ -91,7 +92,8 @@ class _Statistic:
     reduction: Node | None = None
     precision: torch.dtype = torch.float64
     has_buffers: bool = False
-    divisor: float | None = None
+    divisor: float = 1.0
+    is_inverted: bool = False
 
     @property
     def is_frozen(self) -> bool:
@@ -128,10 +130,10 @@ def find_division(graph: Graph, root_id: NodeId) -> Division | None:
     if not statistic.sources and not statistic.has_buffers:
         return None
     root = statistic.root
-    inverted = root.name == "rsqrt" or (root.name == "pow" and constant(root) == -0.5)
-    queue = [(root.outputs[0], inverted, (statistic.eps, statistic.eps_dtype), frozenset(statistic.nodes))]
+    inverted = statistic.is_inverted != (root.name == "rsqrt" or (root.name == "pow" and constant(root) == -0.5))
+    queue = [(root.outputs[0], inverted, (statistic.eps, statistic.eps_dtype), frozenset[NodeId](), 1.0)]
     while queue:
-        value, inverted, eps, nodes = queue.pop(0)
+        value, inverted, eps, nodes, factor = queue.pop(0)
         for node_id in graph.consumers.get(value, ()):
             node, path = graph.nodes[node_id], nodes | {node_id}
             others = [number for number in node.inputs if number != value]
@@ -139,21 +141,35 @@ def find_division(graph: Graph, root_id: NodeId) -> Division | None:
                 divides = inverted if node.name == "mul" else not inverted and node.inputs[-1] == value
                 numerator = _numerator(graph, others[0], statistic) if divides else None
                 if numerator is not None:
-                    return _division(graph, node_id, path, statistic, numerator, eps)
+                    own = _statistic(graph, root_id, end=numerator.value)
+                    own.divisor *= factor**-2
+                    return _division(graph, node_id, path | own.nodes, own, numerator, eps)
             elif node.name in SHIFTS and len(graph.data_inputs(node)) < 2:
                 added = constant(node), graph.values[node.outputs[0]].dtype
-                queue.append((node.outputs[0], inverted, added if added[0] else eps, path))
-            elif node.name == "reciprocal" or (node.name == "pow" and constant(node) == -1):
-                queue.append((node.outputs[0], not inverted, eps, path))
+                queue.append((node.outputs[0], inverted, added if added[0] else eps, path, factor))
+            elif _is_reciprocal(node):
+                queue.append((node.outputs[0], not inverted, eps, path, factor))
             elif node.name in SCALING and len(others) < 2:
-                queue.append((node.outputs[0], inverted, eps, path))
+                times = _constant_factor(node)
+                queue.append((node.outputs[0], inverted, eps, path, factor / times if inverted else factor * times))
             elif node.name == "div":
-                queue.append((node.outputs[0], inverted == (node.inputs[0] == value), eps, path))
+                times, inverts = _constant_factor(node), inverted == (node.inputs[0] == value)
+                queue.append((node.outputs[0], inverts, eps, path, factor / times if inverts else factor * times))
     return None
 
 
-def _statistic(graph: Graph, root_id: NodeId) -> _Statistic:
-    """Follow the graph back from a root to the values it may be a statistic of."""
+def _is_reciprocal(node: Node) -> bool:
+    return node.name == "reciprocal" or (node.name == "pow" and constant(node) == -1)
+
+
+def _constant_factor(node: Node) -> float:
+    """The number by which a node multiplies, 1 if it is not a constant."""
+    number = (constant(node) if node.name in ("mul", "div") else None) or 1.0
+    return 1 / number if node.name == "div" else number
+
+
+def _statistic(graph: Graph, root_id: NodeId, end: ValueId | None = None) -> _Statistic:
+    """Follow the graph back from a root to the values it may be a statistic of, and no further than ``end``."""
     root = graph.nodes[root_id]
     statistic = _Statistic(root, {root_id})
     if root.name in REDUCTIONS:
@@ -168,7 +184,7 @@ def _statistic(graph: Graph, root_id: NodeId) -> _Statistic:
             statistic.sources.add(value)
         statistic.has_buffers |= graph.values[value].origin == "buffer"
         node_id = graph.producer.get(value)
-        if node_id is None:
+        if node_id is None or value == end:
             continue
         node = graph.nodes[node_id]
         inputs = _statistic_inputs(graph, node, reduced)
@@ -177,7 +193,9 @@ def _statistic(graph: Graph, root_id: NodeId) -> _Statistic:
         if node.name in SHIFTS and not (reduced and squared) and constant(node):
             statistic.eps, statistic.eps_dtype = constant(node), graph.values[node.outputs[0]].dtype
         statistic.include(node, graph.values[node.inputs[0]].dtype)
-        statistic.divisor = constant(node) if node.name == "div" else statistic.divisor
+        if node_id not in statistic.nodes:
+            statistic.divisor /= _constant_factor(node)
+            statistic.is_inverted ^= _is_reciprocal(node)
         statistic.nodes.add(node_id)
         squares = node.name in EVEN or (node.name == "pow" and constant(node) == 2) or _is_square(graph, node)
         folds = node.name in FOLDS or node.squares
@@ -192,8 +210,10 @@ def _statistic_inputs(graph: Graph, node: Node, reduced: bool) -> list[ValueId]:
     if node.name in HOMOGENEOUS or node.squares:
         return [value for value in node.inputs if graph.values[value].dtype.is_floating_point]
     single = len(graph.data_inputs(node)) < 2
-    if (node.name in SHIFTS and single) or (
-        node.name in ("mul", "div") and (single or not reduced or _is_square(graph, node))
+    if (
+        _is_reciprocal(node)
+        or (node.name in SHIFTS and single)
+        or (node.name in ("mul", "div") and (single or not reduced or _is_square(graph, node)))
     ):
         # A mean is a statistic of the summed values, not of their count, whose lower bound of 1 is not an eps.
         is_mean = node.name == "div" and len(node.inputs) == 2 and graph.is_features(node.inputs[0])
@@ -260,7 +280,8 @@ def _division(
     elif numerator.centred or statistic.names & SPREAD_OF_VALUES:
         kind = "layer"
     else:
-        averaged = "mean" in statistic.names or statistic.divisor == graph.values[numerator.value].shape[-1]
+        size = graph.values[numerator.value].shape[-1]
+        averaged = "mean" in statistic.names or math.isclose(statistic.divisor, size, rel_tol=1e-3)
         kind = "rms" if averaged else "l2"
     root = statistic.root
     return Division(
@@ -272,7 +293,7 @@ def _division(
         eps_inside=statistic.eps,
         eps_dtype=eps[1],
         precision=statistic.precision,
-        extent=None if root.name in REDUCTIONS else graph.values[root.inputs[0]].extent,
+        extent=None if root.name in REDUCTIONS or statistic.is_inverted else graph.values[root.inputs[0]].extent,
         axis=1 if _is_over_channels(graph, statistic.reduction, numerator.value) else -1,
     )
 
