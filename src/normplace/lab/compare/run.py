@@ -61,8 +61,8 @@ def compare(
 
     Learning rates are searched within each edit: short trainings try all of them, longer ones the best two, each with a
     complete schedule, and the range grows until the best is inside it. The best is trained with several seeds. All
-    edits have the same weights, data order and dropout per seed, as far as they share them. One held-out split chooses the learning rate,
-    another one is reported.
+    edits have the same weights, data order and dropout per seed, as far as they share them. One held-out split chooses
+    the learning rate, another one is reported.
 
     The task and all edits are checked first, and a step of each is timed. Results are appended to a file as trainings
     finish. The same call resumes an interrupted comparison. With more seeds or edits, it adds them to a finished one.
