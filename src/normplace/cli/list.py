@@ -12,7 +12,8 @@ from normplace.cli.options import ListTopic
 
 HEADINGS = {
     "studies": "Studies: 'normplace list STUDY' prints the parts and trials of one",
-    "placements": "Placements: --placement of train, --to of move",
+    "placements": "Placements: --placement of train, --to of move. x is the stream, F a branch, N a norm,\n"
+    "g a learned factor, l the layer counted from 1, L the depth.",
     "norms": "Norms: names for build_norm; --norm of train takes layer, rms, dyt or identity",
 }
 TOPICS = tuple(HEADINGS)

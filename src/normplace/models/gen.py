@@ -71,6 +71,7 @@ class GENConv(Unscriptable, nn.Module):
         UsageError: If an argument is unknown, or arguments contradict each other.
 
     Examples:
+        >>> import torch
         >>> conv = GENConv(8, 16, aggr="softmax", learn_t=True)
         >>> conv(torch.ones(3, 8), torch.tensor([[0, 1], [1, 2]])).shape
         torch.Size([3, 16])

@@ -63,6 +63,7 @@ def fold(model: Model, *inputs: Any, untie: bool = False, center: bool = False, 
         UsageError: If no norm can be folded, with the reason, or the copy fails its verification.
 
     Examples:
+        >>> import torch
         >>> layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, norm_first=True)
         >>> _ = nn.init.uniform_(layer.norm1.weight, 0.5, 1.5)
         >>> x = torch.randn(1, 3, 8)

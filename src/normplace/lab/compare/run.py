@@ -59,10 +59,10 @@ def compare(
 ) -> Comparison | Plan:
     """Train every edit of a model on the user's data, and rank them with confidence intervals.
 
-    Learning rates are searched within each edit, by successive halving in which every rung has its own complete
-    schedule; the grid grows until the best is interior. The best is trained with several seeds. All edits have the same
-    weights, data order and dropout per seed, as far as they share them. One held-out split chooses the learning rate,
-    another one is reported.
+    Learning rates are searched within each edit: short trainings try all of them, longer ones the best two, each with a
+    complete schedule, and the range grows until the best is inside it. The best is trained with several seeds. All
+    edits have the same weights, data order and dropout per seed, as far as they share them. One held-out split chooses
+    the learning rate, another one is reported.
 
     The task and all edits are checked first, and a step of each is timed. Results are appended to a file as trainings
     finish. The same call resumes an interrupted comparison. With more seeds or edits, it adds them to a finished one.
@@ -98,6 +98,16 @@ def compare(
 
     Raises:
         UsageError: If the task, an edit or another argument cannot be used, or trainings fail.
+
+    Examples:
+        >>> def make(seed):
+        ...     torch.manual_seed(seed)
+        ...     layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        ...     batches = list(torch.randn(128, 3, 8).split(8))
+        ...     return layer, batches, lambda model, x: (model(x) - x.cumsum(1)).square().mean()
+        >>> result = compare(make, ["as-is", "pre"], budget=20, seeds=2, rates=[1e-2], out="comparison")
+        >>> sorted(row.edit for row in result.rows), result.baseline
+        (['as-is', 'pre'], 'as-is')
     """
     with preserved_random_state():  # rich draws a random number when it is imported
         from normplace.lab.trials.progress import Progress

@@ -87,6 +87,7 @@ def dots(
     sources: Sequence[str],
     facet: str,
     panels: Sequence[str],
+    step: int = 17,
 ) -> dict[str, Any]:
     """A point with its interval for each row and source; sources are distinguished by colour and shape.
 
@@ -100,6 +101,7 @@ def dots(
         sources: Its values, in the order of the legend.
         facet: Column with one value per panel.
         panels: Its values, in the order of the panels.
+        step: Height of each source of a row, in pixels.
     """
     domain = list(sources)
     along = {"type": "quantitative", "scale": {"zero": False}, **x}
@@ -118,7 +120,7 @@ def dots(
             "encoding": {**place, "x": along, "color": colour, "shape": shape},
         },
     ]
-    return _faceted(facet, panels, 2, {"height": {"step": 17}, "layer": layers})
+    return _faceted(facet, panels, 2, {"height": {"step": step}, "layer": layers})
 
 
 def cells(
@@ -136,6 +138,7 @@ def cells(
     facet: str | None = None,
     panels: Sequence[str] = (),
     step: int = 78,
+    x_title: str | None = None,
 ) -> dict[str, Any]:
     """A table of coloured cells with numbers: blue is better than the middle, orange worse.
 
@@ -153,12 +156,13 @@ def cells(
         facet: Column with one value per panel.
         panels: Its values, in the order of the panels.
         step: Width of a cell, in pixels.
+        x_title: Title of the columns.
     """
     ends = ["#cf7a00", "#8a8f94", "#2f7fc1"]
     shade = {"domain": [middle - reach, middle, middle + reach], "range": ends[:: 1 if good == "high" else -1]}
     slanted = {"labelAngle": 0 if len(columns) < 6 else -35, "labelLimit": 160}
     place = {
-        "x": {"field": x, "type": "nominal", "sort": list(columns), "title": None, "axis": slanted},
+        "x": {"field": x, "type": "nominal", "sort": list(columns), "title": x_title, "axis": slanted},
         "y": {"field": y, "type": "nominal", "sort": list(rows), "title": None, "axis": _room(rows)},
     }
     shade |= {"clamp": True, "interpolate": "rgb"}

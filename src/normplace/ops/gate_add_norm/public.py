@@ -68,7 +68,7 @@ def gate_add_norm(
     Examples:
         >>> x, f = torch.tensor([[[3.0, 0.0]]]), torch.tensor([[[1.0, 1.0]]])
         >>> gate_add_norm(x, f, gate=torch.tensor([[2.0, 1.0]]), scale=torch.tensor([[1.0, 0.0]]))
-        (tensor([[[5., 1.]]]), tensor([[[ 2., -1.]]]))
+        (tensor([[[5., 1.]]]), tensor([[[ 2.0000, -1.0000]]]))
     """
     if not isinstance(x, Tensor) or not x.dim():
         raise UsageError(f"x must be a tensor with features in its last dimension, got {type(x).__name__}.")

@@ -29,5 +29,6 @@ def rate_cells(rows: Sequence[Mapping[str, Any]], variant: str, **options: Any) 
         middle=middle,
         reach=max(middle - values[0], 0.05),
         good="low",
+        x_title="learning rate",
         **options,
     )

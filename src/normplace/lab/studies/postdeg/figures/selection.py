@@ -130,6 +130,7 @@ def _falsifiers(records: Records) -> Figure | None:
             sources=(HERE, CLASSICAL, PUBLISHED),
             facet="task",
             panels=list(TASKS.values()),
+            step=8,  # most rows have one source
         ),
         alt="Three panels, one per task, with a point and interval for PostDeg, each control and classical method.",
     )
