@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Sequence
 
 from triton import language
+from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
 
 # The interpreter computes in NumPy, which warns about masked lanes where a GPU does not.
@@ -16,6 +17,7 @@ warnings.filterwarnings("ignore", category=RuntimeWarning)
 # tensor and type. The functions below do so once: the values are the same.
 _patch_lang, _get_np_dtype = interpreter._patch_lang, interpreter._get_np_dtype
 _init_tensor, _init_block_type = language.tensor.__init__, language.block_type.__init__
+_broadcast, _is_equal = TritonSemantic.broadcast_impl_value, language.dtype.__eq__
 _np_dtypes: dict[str, object] = {}
 _tensors: dict[str, dict[str, object]] = {}
 _block_types: dict[tuple[str, tuple[int, ...]], dict[str, object]] = {}
@@ -51,5 +53,17 @@ def _init_block_type_once(self: language.block_type, element_ty: language.dtype,
         _block_types[key] = vars(self).copy()
 
 
+def _broadcast_if_needed(self: TritonSemantic, lhs: language.tensor, rhs: language.tensor) -> object:
+    a, b = lhs.type, rhs.type
+    if a is b or (a.is_block() and b.is_block() and a.shape.values == b.shape.values):
+        return lhs, rhs
+    return _broadcast(self, lhs, rhs)
+
+
+def _is_same_or_equal(self: language.dtype, other: object) -> bool:
+    return self is other or _is_equal(self, other)
+
+
 interpreter._patch_lang, interpreter._get_np_dtype = _patch_lang_once, _np_dtype_once
 language.tensor.__init__, language.block_type.__init__ = _init_tensor_once, _init_block_type_once
+TritonSemantic.broadcast_impl_value, language.dtype.__eq__ = _broadcast_if_needed, _is_same_or_equal
