@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from tests.analysis.architectures.every import ARCHITECTURES
@@ -392,6 +393,19 @@ def test_a_model_that_keeps_a_tensor_with_gradients():
     assert_folded(model, x, folded=2)
     model(x)
     assert npl.survival(model, x).sites
+
+
+@pytest.mark.parametrize("create", [lambda: torch.ones(WIDTH), lambda: torch.from_numpy(np.ones(WIDTH, np.float32))])
+def test_a_model_whose_code_creates_tensors_in_float32(create):
+    model = Alternatives(lambda self, y: self.head(y) + self.aux(create()))
+    assert_folded(randomize(model), features(2, 3), folded=2)
+
+    class Unread(nn.LayerNorm):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) + F.linear(create(), self.weight.diag())
+
+    with pytest.raises(npl.UsageError, match="no norm can be folded"):
+        npl.fold(Unread(WIDTH), features(2, 3))
 
 
 @dataclass
