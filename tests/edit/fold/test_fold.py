@@ -395,6 +395,22 @@ def test_a_model_that_keeps_a_tensor_with_gradients():
     assert npl.survival(model, x).sites
 
 
+def test_a_table_next_to_the_readers_that_is_indexed_instead_of_called():
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = nn.ModuleDict(
+                {"positions": nn.Embedding(9, WIDTH), "block": Block(), "norm": nn.LayerNorm(WIDTH)}
+            )
+            self.head = nn.Linear(WIDTH, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = x + self.parts["positions"].weight[: x.shape[1]]
+            return self.head(self.parts["norm"](self.parts["block"](x)))
+
+    assert_folded(randomize(Network()), features(2, 3), folded=2)
+
+
 @pytest.mark.parametrize("create", [lambda: torch.ones(WIDTH), lambda: torch.from_numpy(np.ones(WIDTH, np.float32))])
 def test_a_model_whose_code_creates_tensors_in_float32(create):
     model = Alternatives(lambda self, y: self.head(y) + self.aux(create()))

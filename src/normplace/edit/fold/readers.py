@@ -55,7 +55,9 @@ class ReaderFinder:
     def __init__(self, analysis: Analysis) -> None:
         self.analysis, self.graph, self.tape = analysis, analysis.graph, analysis.tape
         self.names = parameter_names(analysis)
-        self._called = {call.path for call in analysis.tape.calls}
+        # Modules that are called, or whose parameters are read, as a table of positions that is indexed.
+        self._used = {call.path for call in analysis.tape.calls}
+        self._used |= {name.rpartition(".")[0] for value, name in self.names.items() if self.graph.consumers.get(value)}
 
     def find(self, norms: Sequence[NormIndex]) -> list[Reader] | str:
         """The readers of a norm in all of its calls, or the reason why its gain cannot be folded.
@@ -190,7 +192,7 @@ class ReaderFinder:
             if reason := self._unread_part(name, parameter, [*regions, *others]):
                 return reason
         for reader in readers:
-            if (sibling := self._uncalled_sibling(reader)) is not None:
+            if (sibling := self._unused_sibling(reader)) is not None:
                 return (
                     f"{sibling!r}, which may read it too, was not called on these inputs: pass inputs that call it, or "
                     "remove it"
@@ -212,7 +214,7 @@ class ReaderFinder:
                 return f"only {len(indices)} of the {size} parts of {name!r} were used: pass more tokens"
         return None
 
-    def _uncalled_sibling(self, reader: Reader) -> str | None:
+    def _unused_sibling(self, reader: Reader) -> str | None:
         """A module that may replace a reader in other calls, such as an expert, a task's head or an adapter.
 
         It is in the same list or dict of modules, or it is like the reader and the code next to it names it.
@@ -229,9 +231,7 @@ class ReaderFinder:
                 may_read = is_collection and any(True for _ in child.parameters())
                 if is_nearest and not is_collection:
                     may_read = self._is_alike(child, reader) and _is_named_in_code(owner, name)
-                if may_read and not any(
-                    called == sibling or called.startswith(f"{sibling}.") for called in self._called
-                ):
+                if may_read and not any(path == sibling or path.startswith(f"{sibling}.") for path in self._used):
                     return sibling
         return None
 
