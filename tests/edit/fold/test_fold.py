@@ -411,6 +411,20 @@ def test_a_table_next_to_the_readers_that_is_indexed_instead_of_called():
     assert_folded(randomize(Network()), features(2, 3), folded=2)
 
 
+def test_an_encoder_that_is_not_called_does_not_read_the_norms_of_another():
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoders = nn.ModuleDict({"image": Block(), "text": Block()})
+
+        def forward(self, x: torch.Tensor, kind: str = "image") -> torch.Tensor:
+            return self.encoders[kind](x)
+
+    model = randomize(Network())
+    folded = assert_folded(model, features(2, 3), folded=1)
+    torch.testing.assert_close(folded(features(2, 3), "text"), model(features(2, 3), "text"))
+
+
 @pytest.mark.parametrize("create", [lambda: torch.ones(WIDTH), lambda: torch.from_numpy(np.ones(WIDTH, np.float32))])
 def test_a_model_whose_code_creates_tensors_in_float32(create):
     model = Alternatives(lambda self, y: self.head(y) + self.aux(create()))

@@ -73,7 +73,8 @@ class ReaderFinder:
                 readers[reader.node, reader.region.parameter] = reader
         if not readers:
             return "nothing reads it"
-        return self._why_not(list(readers.values())) or list(readers.values())
+        norm = self.analysis.sites[norms[0]].name
+        return self._why_not(list(readers.values()), norm) or list(readers.values())
 
     def _walk(self, index: NormIndex) -> Iterator[Reader | str]:
         """Follow the output of a norm to the products that read it."""
@@ -172,8 +173,8 @@ class ReaderFinder:
                 return Reader(self.graph.path(node), node_id, region, feature_axis, factor)
         return f"{where} reads a view of its weights that is not understood"
 
-    def _why_not(self, readers: list[Reader]) -> str | None:
-        """The reason why scaling the weights of readers would change anything else; None if it would not."""
+    def _why_not(self, readers: list[Reader], norm: str) -> str | None:
+        """The reason why scaling the weights of a norm's readers would change anything else; None if it would not."""
         nodes = {reader.node for reader in readers}
         for parameter in {reader.region.parameter for reader in readers}:
             name, own = self.names[parameter], [reader for reader in readers if reader.region.parameter == parameter]
@@ -192,7 +193,7 @@ class ReaderFinder:
             if reason := self._unread_part(name, parameter, [*regions, *others]):
                 return reason
         for reader in readers:
-            if (sibling := self._unused_sibling(reader)) is not None:
+            if (sibling := self._unused_sibling(reader, norm)) is not None:
                 return (
                     f"{sibling!r}, which may read it too, was not called on these inputs: pass inputs that call it, or "
                     "remove it"
@@ -214,10 +215,11 @@ class ReaderFinder:
                 return f"only {len(indices)} of the {size} parts of {name!r} were used: pass more tokens"
         return None
 
-    def _unused_sibling(self, reader: Reader) -> str | None:
-        """A module that may replace a reader in other calls, such as an expert, a task's head or an adapter.
+    def _unused_sibling(self, reader: Reader, norm: str) -> str | None:
+        """A module that may replace a norm's reader in other calls, such as an expert, a task's head or an adapter.
 
-        It is in the same list or dict of modules, or it is like the reader and the code next to it names it.
+        It is in the same list or dict of modules, but would not replace the norm too, as another encoder does; or it is
+        like the reader and the code next to it names it.
         """
         parts = reader.path.split(".")
         for length in range(len(parts)):
@@ -226,6 +228,8 @@ class ReaderFinder:
                 continue
             owner = self.analysis.model.get_submodule(parent)
             is_collection, is_nearest = isinstance(owner, nn.ModuleList | nn.ModuleDict), length == len(parts) - 1
+            if is_collection and norm.startswith(".".join(parts[: length + 1]) + "."):
+                continue
             for name, child in owner.named_children():
                 sibling = f"{parent}.{name}".lstrip(".")
                 may_read = is_collection and any(True for _ in child.parameters())
