@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType, FunctionType
@@ -55,9 +56,10 @@ class ReaderFinder:
     def __init__(self, analysis: Analysis) -> None:
         self.analysis, self.graph, self.tape = analysis, analysis.graph, analysis.tape
         self.names = parameter_names(analysis)
-        # Modules that are called, or whose parameters are read, as a table of positions that is indexed.
-        self._used = {call.path for call in analysis.tape.calls}
-        self._used |= {name.rpartition(".")[0] for value, name in self.names.items() if self.graph.consumers.get(value)}
+        # Modules that are called, or whose parameters are read, as a table of positions that is indexed; with parents.
+        used = {call.path for call in analysis.tape.calls}
+        used |= {name.rpartition(".")[0] for value, name in self.names.items() if self.graph.consumers.get(value)}
+        self._used = {parent for path in used for parent in itertools.accumulate(path.split("."), "{}.{}".format)}
 
     def find(self, norms: Sequence[NormIndex]) -> list[Reader] | str:
         """The readers of a norm in all of its calls, or the reason why its gain cannot be folded.
@@ -235,7 +237,7 @@ class ReaderFinder:
                 may_read = is_collection and any(True for _ in child.parameters())
                 if is_nearest and not is_collection:
                     may_read = self._is_alike(child, reader) and _is_named_in_code(owner, name)
-                if may_read and not any(path == sibling or path.startswith(f"{sibling}.") for path in self._used):
+                if may_read and sibling not in self._used:
                     return sibling
         return None
 
