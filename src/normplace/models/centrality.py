@@ -13,7 +13,7 @@ from torch import Tensor
 
 from normplace._shared.edge_keys import sorted_keys, split_keys
 from normplace.errors import UsageError
-from normplace.ops.backends import INSTALLED
+from normplace.ops.backends import numba_unavailable_reason
 from normplace.ops.indices import check_edge_index, check_range
 from normplace.ops.tracing import all_plain, in_transform, is_traced
 
@@ -149,7 +149,7 @@ def triangles(edges: Tensor, num_nodes: int, chunk: int = CHUNK) -> Tensor:
 
 def _add_along(edges: Tensor, values: Tensor, sums: Tensor) -> Tensor:
     """Add the value of each edge's source to the sum of its target, in the order of the edges."""
-    if edges.shape[1] > COMPILED and INSTALLED["numba"] and _has_array(values):
+    if edges.shape[1] > COMPILED and _has_array(values) and numba_unavailable_reason() is None:
         from normplace.models.edge_loops import add_along_edges
 
         add_along_edges(edges[0].numpy(), edges[1].numpy(), values.numpy(), sums.numpy())

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from normplace.errors import UsageError
+from normplace.errors import UsageError, cause
 
 Result = TypeVar("Result")
 # Optional packages that a backend needs. A constant, because ``torch.compile`` cannot trace the search for a package.
@@ -24,6 +24,20 @@ class BackendChoice(NamedTuple):
 
     backend: str
     reason: str
+
+
+def numba_unavailable_reason() -> str | None:
+    """Why numba cannot run; None if it can."""
+    return _numba_import_error() if INSTALLED["numba"] else "numba is not installed (pip install 'normplace[graphs]')"
+
+
+@functools.cache
+def _numba_import_error() -> str | None:
+    try:
+        importlib.import_module("numba")
+    except Exception as error:  # numba may not support the installed NumPy
+        return f"numba cannot be imported ({cause(error)})"
+    return None
 
 
 def choose_triton(

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from tests.analysis.architectures.every import ARCHITECTURES
@@ -392,6 +393,49 @@ def test_a_model_that_keeps_a_tensor_with_gradients():
     assert_folded(model, x, folded=2)
     model(x)
     assert npl.survival(model, x).sites
+
+
+def test_a_table_next_to_the_readers_that_is_indexed_instead_of_called():
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = nn.ModuleDict(
+                {"positions": nn.Embedding(9, WIDTH), "block": Block(), "norm": nn.LayerNorm(WIDTH)}
+            )
+            self.head = nn.Linear(WIDTH, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = x + self.parts["positions"].weight[: x.shape[1]]
+            return self.head(self.parts["norm"](self.parts["block"](x)))
+
+    assert_folded(randomize(Network()), features(2, 3), folded=2)
+
+
+def test_an_encoder_that_is_not_called_does_not_read_the_norms_of_another():
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoders = nn.ModuleDict({"image": Block(), "text": Block()})
+
+        def forward(self, x: torch.Tensor, kind: str = "image") -> torch.Tensor:
+            return self.encoders[kind](x)
+
+    model = randomize(Network())
+    folded = assert_folded(model, features(2, 3), folded=1)
+    torch.testing.assert_close(folded(features(2, 3), "text"), model(features(2, 3), "text"))
+
+
+@pytest.mark.parametrize("create", [lambda: torch.ones(WIDTH), lambda: torch.from_numpy(np.ones(WIDTH, np.float32))])
+def test_a_model_whose_code_creates_tensors_in_float32(create):
+    model = Alternatives(lambda self, y: self.head(y) + self.aux(create()))
+    assert_folded(randomize(model), features(2, 3), folded=2)
+
+    class Unread(nn.LayerNorm):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) + F.linear(create(), self.weight.diag())
+
+    with pytest.raises(npl.UsageError, match="no norm can be folded"):
+        npl.fold(Unread(WIDTH), features(2, 3))
 
 
 @dataclass

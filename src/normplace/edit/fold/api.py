@@ -87,7 +87,8 @@ def fold(model: Model, *inputs: Any, untie: bool = False, center: bool = False, 
     audit = summarize(analysis)
     targets, refused = find_targets(analysis)
     plan = CenterPlan.of(analysis) if center else None
-    verify_rule(copied, targets, arguments, lambda double: None if plan is None else centre(double, plan))
+    if targets or plan is not None:
+        verify_rule(copied, targets, arguments, lambda other: None if plan is None else centre(other, plan))
     changed = changed_in_training(copied, targets, arguments) if targets else []
     targets = [target for target in targets if target not in changed]
     refused += [f"{norm.path!r} is not folded, because in training mode something else reads it." for norm in changed]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType, FunctionType
@@ -55,7 +56,10 @@ class ReaderFinder:
     def __init__(self, analysis: Analysis) -> None:
         self.analysis, self.graph, self.tape = analysis, analysis.graph, analysis.tape
         self.names = parameter_names(analysis)
-        self._called = {call.path for call in analysis.tape.calls}
+        # Modules that are called, or whose parameters are read, as a table of positions that is indexed; with parents.
+        used = {call.path for call in analysis.tape.calls}
+        used |= {name.rpartition(".")[0] for value, name in self.names.items() if self.graph.consumers.get(value)}
+        self._used = {parent for path in used for parent in itertools.accumulate(path.split("."), "{}.{}".format)}
 
     def find(self, norms: Sequence[NormIndex]) -> list[Reader] | str:
         """The readers of a norm in all of its calls, or the reason why its gain cannot be folded.
@@ -71,7 +75,8 @@ class ReaderFinder:
                 readers[reader.node, reader.region.parameter] = reader
         if not readers:
             return "nothing reads it"
-        return self._why_not(list(readers.values())) or list(readers.values())
+        norm = self.analysis.sites[norms[0]].name
+        return self._why_not(list(readers.values()), norm) or list(readers.values())
 
     def _walk(self, index: NormIndex) -> Iterator[Reader | str]:
         """Follow the output of a norm to the products that read it."""
@@ -170,8 +175,8 @@ class ReaderFinder:
                 return Reader(self.graph.path(node), node_id, region, feature_axis, factor)
         return f"{where} reads a view of its weights that is not understood"
 
-    def _why_not(self, readers: list[Reader]) -> str | None:
-        """The reason why scaling the weights of readers would change anything else; None if it would not."""
+    def _why_not(self, readers: list[Reader], norm: str) -> str | None:
+        """The reason why scaling the weights of a norm's readers would change anything else; None if it would not."""
         nodes = {reader.node for reader in readers}
         for parameter in {reader.region.parameter for reader in readers}:
             name, own = self.names[parameter], [reader for reader in readers if reader.region.parameter == parameter]
@@ -190,7 +195,7 @@ class ReaderFinder:
             if reason := self._unread_part(name, parameter, [*regions, *others]):
                 return reason
         for reader in readers:
-            if (sibling := self._uncalled_sibling(reader)) is not None:
+            if (sibling := self._unused_sibling(reader, norm)) is not None:
                 return (
                     f"{sibling!r}, which may read it too, was not called on these inputs: pass inputs that call it, or "
                     "remove it"
@@ -212,10 +217,11 @@ class ReaderFinder:
                 return f"only {len(indices)} of the {size} parts of {name!r} were used: pass more tokens"
         return None
 
-    def _uncalled_sibling(self, reader: Reader) -> str | None:
-        """A module that may replace a reader in other calls, such as an expert, a task's head or an adapter.
+    def _unused_sibling(self, reader: Reader, norm: str) -> str | None:
+        """A module that may replace a norm's reader in other calls, such as an expert, a task's head or an adapter.
 
-        It is in the same list or dict of modules, or it is like the reader and the code next to it names it.
+        It is in the same list or dict of modules, but would not replace the norm too, as another encoder does; or it is
+        like the reader and the code next to it names it.
         """
         parts = reader.path.split(".")
         for length in range(len(parts)):
@@ -224,14 +230,14 @@ class ReaderFinder:
                 continue
             owner = self.analysis.model.get_submodule(parent)
             is_collection, is_nearest = isinstance(owner, nn.ModuleList | nn.ModuleDict), length == len(parts) - 1
+            if is_collection and norm.startswith(".".join(parts[: length + 1]) + "."):
+                continue
             for name, child in owner.named_children():
                 sibling = f"{parent}.{name}".lstrip(".")
                 may_read = is_collection and any(True for _ in child.parameters())
                 if is_nearest and not is_collection:
                     may_read = self._is_alike(child, reader) and _is_named_in_code(owner, name)
-                if may_read and not any(
-                    called == sibling or called.startswith(f"{sibling}.") for called in self._called
-                ):
+                if may_read and sibling not in self._used:
                     return sibling
         return None
 

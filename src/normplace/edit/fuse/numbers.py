@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -50,7 +50,19 @@ class Numbers(NamedTuple):
 
 
 class Float64Mode(TorchFunctionMode):
-    """Replaces casts to narrower dtypes by casts to float64, so that norms that compute in float32 do not round."""
+    """Replaces casts to narrower dtypes by casts to float64, so that norms that compute in float32 do not round.
+
+    Tensors that are created without a dtype are in float64 too.
+    """
+
+    def __enter__(self) -> Self:
+        self._default = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        torch.set_default_dtype(self._default)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         wide = tuple(_widened(value) for value in args)

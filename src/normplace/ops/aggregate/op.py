@@ -13,7 +13,7 @@ from normplace.errors import UsageError
 from normplace.ops.aggregate import differentiable, factorised
 from normplace.ops.aggregate.neighbours import CSRDirection, CSRGraph
 from normplace.ops.aggregate.reference import AggregateGradMask, AggregateGrads, AggregateInputs, AggregateSpec
-from normplace.ops.backends import INSTALLED, BackendChoice, choose_triton, import_backend, on_device_of
+from normplace.ops.backends import BackendChoice, choose_triton, import_backend, numba_unavailable_reason, on_device_of
 from normplace.ops.features import compute_dtype
 from normplace.ops.indices import check_range
 from normplace.ops.registration import DifferentiableOp, Tensors
@@ -51,14 +51,14 @@ def choose_backend(device: str, exponent: Tensor, spec: AggregateSpec, size: int
     if requested == "triton" or (requested == "auto" and device != "cpu"):
         return choose_triton(requested, device)
     if requested == "auto":
-        if size > SMALL and INSTALLED["numba"] and not per_channel:
+        if size > SMALL and not per_channel and numba_unavailable_reason() is None:
             return NUMBA
         reason = factorised.unsupported_reason(exponent, spec)
         return FACTORISED if reason is None else BackendChoice("reference", reason)
     if device != "cpu":
         reason = f"it needs a CPU and the tensors are on {device}"
     elif requested == "numba":
-        reason = None if INSTALLED["numba"] else "numba is not installed (pip install 'normplace[graphs]')"
+        reason = numba_unavailable_reason()
         reason = "it needs one temperature or power for all channels" if per_channel else reason
     else:
         reason = factorised.unsupported_reason(exponent, spec)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from normplace.errors import UsageError
-from normplace.ops.backends import INSTALLED, BackendChoice, choose_triton, import_backend, on_device_of
+from normplace.ops.backends import BackendChoice, choose_triton, import_backend, numba_unavailable_reason, on_device_of
 from normplace.ops.features import compute_dtype
 from normplace.ops.registration import DifferentiableOp, Tensors
 from normplace.ops.relation import differentiable, pair_reference, scan_reference
@@ -74,16 +74,15 @@ def choose_backend(a: Tensor, spec: RelationSpec, loops: Loops) -> BackendChoice
         return BackendChoice(requested, "requested")
     if requested == "numba" or (requested == "auto" and device == "cpu"):
         reason = loops.unsupported(a, spec)
-        if not INSTALLED["numba"]:
-            reason = "numba is not installed (pip install 'normplace[graphs]')"
-        elif device != "cpu":
+        if device != "cpu":
             reason = f"it needs a CPU and the tensors are on {device}"
+        elif requested == "auto" and is_traced():
+            reason = "a dispatch mode, such as that of an audit, does not see the loops"
+        elif requested == "auto" and reason is None and loops.exponentials(a) < SMALL:
+            reason = "the inputs are too small to be worth the compilation"
+        reason = reason or numba_unavailable_reason()
         if requested == "numba" and reason is not None:
             raise UsageError(f"backend 'numba' cannot run: {reason}; use backend='auto'.")
-        if requested == "auto" and is_traced():
-            reason = "a dispatch mode, such as that of an audit, does not see the loops"
-        if requested == "auto" and reason is None and loops.exponentials(a) < SMALL:
-            reason = "the inputs are too small to be worth the compilation"
         return BackendChoice("numba", "the fastest on a CPU") if reason is None else BackendChoice("reference", reason)
     unsupported = None
     if torch.version.hip is not None:
