@@ -19,11 +19,12 @@ ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-from papers.pictures import INK, PAPER, PICTURES, draw, figure_of  # noqa: E402
+from papers.pictures import PICTURES, draw, figure_of  # noqa: E402
 from tests.documents import PageRunner  # noqa: E402
 from write_gallery import block_svg  # noqa: E402
 
 from normplace.lab.report import curves  # noqa: E402
+from normplace.lab.report.still import INK, PAPER  # noqa: E402
 from normplace.lab.studies import STUDIES  # noqa: E402
 from normplace.lab.trials.study import Figure, named_study  # noqa: E402
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -245,3 +246,21 @@ class Own:
 def outside(own): return own._kept, own.__dict__
 """)
     assert foreign_private_names(path) == {"_plan", "_foreign", "_hidden", "_kept"}
+
+
+def test_scripts_import_names_that_exist():
+    root = SOURCE.parents[1]
+    for path in [*(root / "scripts").rglob("*.py"), *(root / "benchmarks").rglob("*.py")]:
+        folders = (path.parent, root / "scripts", SOURCE.parent, root)
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.ImportFrom) or not node.module:
+                continue
+            stems = [folder.joinpath(*node.module.split(".")) for folder in folders]
+            files = [
+                file for stem in stems for file in (stem.with_suffix(".py"), stem / "__init__.py") if file.is_file()
+            ]
+            for name in [alias.name for alias in node.names] if files else []:
+                is_module = any(files[0].parent.joinpath(name + end).exists() for end in ("", ".py"))
+                assert is_module or re.search(rf"\b{name}\b", files[0].read_text()), (
+                    f"{path}: {node.module} has no {name}"
+                )

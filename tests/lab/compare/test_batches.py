@@ -10,7 +10,14 @@ import pytest
 import torch
 from tests.lab.compare.tiny_task import loss
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset, WeightedRandomSampler
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 from normplace.errors import UsageError
 from normplace.lab.compare import held_out
@@ -128,6 +135,14 @@ def test_a_sampler_keeps_its_draws_and_loses_only_the_held_out_samples(replaceme
     assert len(epoch) == count * 48 // 60
     assert (len(set(epoch)) < len(epoch)) == replacement
     assert len(set(epoch)) > 40 or count < 600
+
+
+@pytest.mark.parametrize("sampler", [RandomSampler, SequentialSampler])
+def test_samples_that_a_sampler_leaves_out_stay_out(sampler):
+    samples = TensorDataset(torch.arange(60.0)[:, None], torch.zeros(60))
+    held = hold_out(DataLoader(samples, batch_size=3, sampler=sampler(range(30))), loss, "make")
+    seen = {float(x) for batch in take(held.batches, 40, 0) for x in batch[0]}
+    assert len(seen) == 24 and max(seen) < 30
 
 
 def test_samples_that_are_drawn_by_weight_are_held_out_of_every_epoch():

@@ -208,6 +208,8 @@ def _split_loader(loader: DataLoader[Any]) -> tuple[list[Any], Batches] | None:
     known = type(sampler) in samplers and not _makes_own_batches(loader)
     if not known or size is None or not isinstance(dataset, Sized):
         return None
+    if isinstance(sampler, RandomSampler | SequentialSampler) and len(sampler.data_source) != len(dataset):
+        return None  # it draws from a part of the data
     by_weight = isinstance(sampler, WeightedRandomSampler)
     drawn = sampler.weights.nonzero().flatten() if by_weight else torch.arange(len(dataset))
     # An epoch may have more or fewer samples than the data.
