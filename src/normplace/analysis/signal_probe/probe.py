@@ -17,6 +17,7 @@ from normplace.analysis.analysis import Analysis
 from normplace.analysis.dataflow.matrices import parameter_positions
 from normplace.analysis.recording.ids import ValueId
 from normplace.analysis.recording.passes import evaluating, first_line, record_pass, uncompiled
+from normplace.analysis.recording.structures import detach_kept
 from normplace.analysis.scale_survival.measure import survival
 from normplace.analysis.signal_probe.effective_lr import Optimizer, relative_update, unwrapped
 from normplace.analysis.signal_probe.results import Comparison, Depth, Signals
@@ -227,6 +228,8 @@ def differentiate(
             raise UsageError(
                 f"the backward pass failed ({first_line(error)}): call backward on the loss to see the traceback."
             ) from error
+        finally:
+            detach_kept(model)
     return value.detach(), [next(gradients) if parameter.requires_grad else None for parameter in parameters]
 
 
