@@ -65,7 +65,7 @@ def test_a_norm_of_unknown_layout_is_not_copied(resnet):
     for module in resnet.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.__class__ = Elsewhere
-    with pytest.raises(npl.UsageError, match="the model has no norm over 8 features to copy: choose a kind"):
+    with pytest.raises(npl.UsageError, match="no norm of the model that can be copied here has a gain over 8"):
         npl.move(resnet, wide(), to="peri")
     assert npl.audit(npl.move(resnet, wide(), to="peri", norm="rms"), wide()).placement == "peri"
 

@@ -77,7 +77,7 @@ class NormFactory:
             if eps is not None:
                 norm = build_norm(kind, width, eps=eps).to(device=self.like.device, dtype=self.like.dtype)
                 return norm, _set_gain(norm, width, rms)
-        raise UsageError(f'the model has no norm over {width} features to copy: choose a kind, as in norm="rms".')
+        raise _nothing_to_copy(width)
 
     def _build(self, width: int, layout: str) -> nn.Module:
         if self.norm is not None:
@@ -91,7 +91,14 @@ class NormFactory:
                 if callable(reset := getattr(norm, "reset_parameters", None)):
                     reset()
                 return norm
-        raise UsageError(f'the model has no norm over {width} features to copy: choose a kind, as in norm="rms".')
+        raise _nothing_to_copy(width)
+
+
+def _nothing_to_copy(width: int) -> UsageError:
+    return UsageError(
+        f"no norm of the model that can be copied here has a gain over {width} features: choose a kind, as in "
+        'norm="rms".'
+    )
 
 
 def reset_gain(norm: nn.Module) -> None:
