@@ -64,7 +64,7 @@ class NormFactory:
         Raises:
             UsageError: If no kind was named and the model has no norm whose kind is known.
         """
-        if self.norm is not None or any(_width(template) == width for template in self.templates):
+        if self.norm is not None or any(norm_width(template) == width for template in self.templates):
             return self.build(width, rms)
         for template in self.templates:
             if type(template) in FEATURE_NORMS:
@@ -84,7 +84,7 @@ class NormFactory:
             return build_norm(self.norm, width).to(device=self.like.device, dtype=self.like.dtype)
         classes = TEMPLATES.get(layout)
         for template in self.templates:
-            if _width(template) == width and (classes is None or type(template) in classes):
+            if norm_width(template) == width and (classes is None or type(template) in classes):
                 norm = copy.deepcopy(template)
                 for hooks in (norm._forward_hooks, norm._forward_pre_hooks):
                     hooks.clear()
@@ -103,12 +103,12 @@ def _nothing_to_copy(width: int) -> UsageError:
 
 def reset_gain(norm: nn.Module) -> None:
     """Set the gain of a norm to one and its shift to zero, as in a new model."""
-    width = _width(norm)
+    width = norm_width(norm)
     if width is not None:
         _set_gain(norm, width, None)
 
 
-def _width(norm: nn.Module) -> int | None:
+def norm_width(norm: nn.Module) -> int | None:
     """The number of features of a norm; None if it is not clear."""
     sizes = {parameter.numel() for parameter in norm.parameters()}
     shape = getattr(norm, "normalized_shape", None)
