@@ -262,6 +262,17 @@ class ResidualRecurrent(nn.Module):
         return self.head(torch.stack(steps, 1))
 
 
+class Unrolled(nn.Module):
+    """A residual branch that a recurrent module computes."""
+
+    def __init__(self, kind: type[nn.RNNBase]) -> None:
+        super().__init__()
+        self.norm, self.rnn = nn.LayerNorm(5), kind(5, 5, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(x + self.rnn(x)[0])
+
+
 class Modulated(nn.Module):
     """A block of DiT (Peebles and Xie 2022, arXiv 2212.09748): a condition shifts, scales and gates."""
 

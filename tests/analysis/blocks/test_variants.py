@@ -104,6 +104,12 @@ def test_a_recurrent_network_has_no_residuals():
     assert found.placement == "plain"
 
 
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_branches_of_recurrent_modules(kind):
+    (block,) = audited(variants.Unrolled(kind)).blocks
+    assert (block.kind, block.equation) == ("recurrence", "N(x + F(x))")
+
+
 def lines_run(model, steps):
     """How many lines of the package an audit of ``steps`` time steps runs, whatever the load on the machine."""
     count = 0

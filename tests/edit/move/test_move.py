@@ -417,3 +417,25 @@ def test_graph_networks_of_the_package_move():
     assert npl.audit(peri, x, edges).placement == "peri"
     assert len(npl.changes(peri).where("added")) == 3
     assert torch.equal(npl.move(peri, x, edges, to="pre").eval()(x, edges), model(x, edges))
+
+
+class GatedPerSample(nn.Module):
+    """A block whose branch is multiplied by a gate of each sample, as in diffusion Transformers."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 16), nn.Linear(16, width)
+        self.gate = nn.Linear(4, width)
+
+    def forward(self, x: Tensor, c: Tensor) -> Tensor:
+        return x + self.gate(c).unsqueeze(1) * self.down(self.up(self.norm(x)).relu())
+
+
+@torch.no_grad()
+def test_norms_are_placed_before_the_gate_of_each_sample():
+    block, x, c = GatedPerSample(), torch.randn(2, 5, 8), torch.randn(2, 4)
+    gate, hidden = block.gate(c).unsqueeze(1), block.up(block.norm(x)).relu()
+    peri, sub = npl.move(block, x, c, to="peri"), npl.move(block, x, c, to="sub", init="kept")
+    assert npl.audit(peri, x, c).equations == ("x + N(F(N(x)))",)
+    torch.testing.assert_close(peri(x, c), x + gate * peri.placed["down_output"](block.down(hidden)))
+    torch.testing.assert_close(sub(x, c), x + gate * block.down(sub.placed["down_input"](hidden)))

@@ -65,7 +65,7 @@ def test_a_norm_of_unknown_layout_is_not_copied(resnet):
     for module in resnet.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.__class__ = Elsewhere
-    with pytest.raises(npl.UsageError, match="the model has no norm over 8 features to copy: choose a kind"):
+    with pytest.raises(npl.UsageError, match="no norm of the model that can be copied here has a gain over 8"):
         npl.move(resnet, wide(), to="peri")
     assert npl.audit(npl.move(resnet, wide(), to="peri", norm="rms"), wide()).placement == "peri"
 
@@ -121,3 +121,31 @@ def test_a_norm_that_permutes_feature_maps_is_kept():
     moved = npl.move(Network(), x, to="peri")
     assert npl.audit(moved, x).equations == ("x + N(F(N(x)))",)
     assert ("kept", "final") in [(change.action, change.name) for change in npl.changes(moved).sites]
+
+
+class Widening(nn.Module):
+    """A pre-activation block whose skip has a linear map if the number of channels changes."""
+
+    def __init__(self, before: int, after: int) -> None:
+        super().__init__()
+        self.norm1, self.conv1 = nn.GroupNorm(2, before), nn.Conv2d(before, after, 3, padding=1)
+        self.norm2, self.conv2 = nn.GroupNorm(2, after), nn.Conv2d(after, after, 3, padding=1)
+        self.skip = nn.Conv2d(before, after, 1) if before != after else nn.Identity()
+
+    def branch(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv2(self.norm2(self.conv1(x).relu()).relu())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.skip(x) + self.conv2(self.norm2(self.conv1(self.norm1(x)).relu()).relu())
+
+
+@torch.no_grad()
+def test_a_block_that_changes_the_width_gets_a_new_norm_on_the_sum():
+    model, x = nn.Sequential(Widening(8, 8), Widening(8, 12), Widening(12, 12)), torch.randn(2, 8, 6, 5)
+    moved = npl.move(model, x, to="post")
+    on_sums = [change for change in npl.changes(moved).sites if change.slot == "stream"]
+    assert [change.action for change in on_sums] == ["moved", "added", "moved"]
+    out = x
+    for own, block in zip(model, moved, strict=True):
+        out = block.placed["conv2_stream"](own.skip(out) + own.branch(out))
+    torch.testing.assert_close(moved(x), out, rtol=1e-5, atol=1e-5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from tests.edit.small_models import Caching, Stack, features
@@ -33,6 +35,7 @@ def test_signals_are_the_same_before_and_after_the_first_pass():
     used(x)
     measured, expected = (npl.signals(model, x, loss=lambda y: y.square().mean()) for model in (new, used))
     assert measured == expected
+    copy.deepcopy(new)  # without the graphs of the tensors that it keeps
 
 
 class Alternating(nn.Module):
@@ -51,3 +54,26 @@ class Alternating(nn.Module):
 def test_a_model_that_runs_other_operators_at_each_call_is_refused():
     with pytest.raises(npl.UsageError, match="runs different operators at each call"):
         npl.move(nn.Sequential(Alternating(), Alternating()), torch.randn(4, 8), to="peri")
+
+
+@torch.random.fork_rng()
+def test_compiled_layers_are_edited_and_measured_by_their_own_operators(recwarn):
+    x, model, compiled = features(2, 5), stack(), stack()
+    calls: list[int] = []
+
+    def backend(graph, inputs):
+        calls.append(len(inputs))
+        return graph.forward
+
+    for index, layer in enumerate(compiled.layers):
+        compiled.layers[index] = torch.compile(layer, backend=backend)
+    assert torch.equal(npl.move(compiled, x, to="peri").eval()(x), npl.move(model, x, to="peri").eval()(x))
+    calls.clear()
+    npl.move(compiled, x, to="post")
+    npl.swap(compiled, x, norm="rms")
+    npl.fold(compiled, x)
+    measured, expected = (npl.signals(one, x, loss=lambda y: y.square().mean()) for one in (compiled, model))
+    assert measured.gradient == expected.gradient
+    assert [depth.variance for depth in measured.depths] == [depth.variance for depth in expected.depths]
+    assert not calls
+    assert not recwarn.list

@@ -15,7 +15,7 @@ from normplace.analysis.dataflow.operators import (
     SOFTMAXES,
 )
 from normplace.analysis.norms.find import Norm
-from normplace.analysis.recording.ids import NodeId, ValueId
+from normplace.analysis.recording.ids import CallId, NodeId, ValueId
 from normplace.analysis.residuals.reachability import Reachability, ResidualAdd
 
 OPERANDS = "qkv"
@@ -92,7 +92,7 @@ class AttentionCores:
         names = {self.graph.nodes[node_id].name for node_id in region}
         if region & self.ends:
             return "attention"
-        if names & RECURRENCES:
+        if names & RECURRENCES or any(self._is_recurrent(self.graph.nodes[node_id].call) for node_id in region):
             return "recurrence"
         if names & CONVOLUTIONS:
             return "convolution"
@@ -101,6 +101,9 @@ class AttentionCores:
         if any(self.graph.aggregates_edges(self.graph.nodes[node_id]) for node_id in region):
             return "graph convolution"
         return "mixer" if self._mixes_rows(region) else "mlp"
+
+    def _is_recurrent(self, call: CallId) -> bool:
+        return call >= 0 and self.graph.tape.calls[call].recurrent
 
     def _mixes_rows(self, region: Iterable[NodeId]) -> bool:
         nodes = [self.graph.nodes[node_id] for node_id in region]

@@ -266,6 +266,14 @@ class Graph:
         """The operands of a product that are features and not weights."""
         return [value for value in self.data_inputs(node) if not self.is_weight(value)]
 
+    def scaled(self, node: Node) -> ValueId | None:
+        """The features that a node moves or scales: the only ones it reads, or those of full size in a product."""
+        values = self.data_inputs(node)
+        if node.name == "mul" and len(values) == 2:
+            size = math.prod(self.values[node.outputs[0]].shape)
+            values = [value for value in values if math.prod(self.values[value].shape) == size]
+        return values[0] if len(values) == 1 else None
+
     def is_gate(self, value: ValueId) -> bool:
         """Whether a value is computed only from functions with a range of 0 to 1 or -1 to 1, such as a sigmoid."""
         return value in self._gates

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import random
+import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -66,7 +68,7 @@ def record_pass(
     if on_meta:
         inputs, kwargs = map_tensors(lambda tensor: tensor.to("meta"), (inputs, dict(kwargs)))
     try:
-        with evaluating(model), torch.no_grad():
+        with evaluating(model), torch.no_grad(), uncompiled_calls():
             return recorder.record(inputs, kwargs)
     except UsageError:
         raise
@@ -157,6 +159,17 @@ def unfused_encoder_layers() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(enabled)
+
+
+@contextmanager
+def uncompiled_calls() -> Iterator[None]:
+    """Run compiled modules by their own operators, which can be recorded; the compiler would compile the recorder."""
+    if "torch._dynamo" not in sys.modules:  # slow to import, and loaded if something is compiled
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Using `torch.compile")  # with the recorder's hooks
+        yield
 
 
 def uncompiled(model: Model) -> Model:

@@ -164,9 +164,9 @@ class Recorder(TorchDispatchMode):
                 path = f"{self.tape.path(parent)}.<{type(module).__name__}>".lstrip(".")
             function = self._custom_function(2)  # the frames of this call and of its parent's
             self._stack.append(CallId(len(self.tape.calls)))
-            self.tape.calls.append(
-                Call(path, parent, self.value_ids(args), arguments=self.direct_value_ids(args), function=function)
-            )
+            call = Call(path, parent, self.value_ids(args), arguments=self.direct_value_ids(args), function=function)
+            call.recurrent = isinstance(module, nn.RNNBase | nn.RNNCellBase)
+            self.tape.calls.append(call)
 
         def leave(module: nn.Module, args: Any, result: Any) -> None:
             call = self.tape.calls[self._stack.pop()]

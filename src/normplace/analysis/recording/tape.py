@@ -76,6 +76,7 @@ class Call:
         arguments: Its tensor arguments by position or name; nested tensors are left out.
         results: The tensors it returned, by position or name in the returned container, or by None for a bare tensor.
         function: The user-defined ``autograd.Function`` whose forward calls it.
+        recurrent: Whether the module is an LSTM, GRU or RNN, or one step of it, which may run as products and gates.
     """
 
     path: str
@@ -85,6 +86,7 @@ class Call:
     arguments: dict[int | str, ValueId] = field(default_factory=dict)
     results: dict[int | str | None, ValueId] = field(default_factory=dict)
     function: str | None = None
+    recurrent: bool = False
 
 
 @dataclass

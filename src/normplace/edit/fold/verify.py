@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from normplace._shared.resources import available_memory
-from normplace.analysis.recording.passes import evaluating, training
+from normplace.analysis.recording.passes import evaluating, training, uncompiled_calls
 from normplace.analysis.recording.structures import copy_module, fresh_inputs, map_tensors, tensors_of
 from normplace.edit.fold.apply import FoldTarget, fold_norm, gain_and_shift, set_gain_and_shift
 from normplace.edit.fuse.numbers import Float64Mode
@@ -27,7 +27,7 @@ TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.bfloat16: 0.1, torc
 def outputs_of(model: nn.Module, arguments: Arguments, mode: Mode = evaluating) -> list[Tensor]:
     """The floating-point outputs of a call, in evaluation mode or in training mode."""
     inputs, kwargs = fresh_inputs(arguments)
-    with mode(model):
+    with mode(model), uncompiled_calls():
         return [tensor.clone() for tensor in tensors_of(model(*inputs, **kwargs)) if tensor.is_floating_point()]
 
 

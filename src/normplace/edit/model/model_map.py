@@ -328,10 +328,10 @@ class ModelMap:
             node = analysis.graph.maker(value)
             if node is None:
                 return
-            inputs = analysis.graph.data_inputs(node)
-            if len(inputs) != 1 or not (node.name in MOVES or node.name in ("mul", "div")):
+            scaled = analysis.graph.scaled(node)
+            if scaled is None or not (node.name in MOVES or node.name in ("mul", "div")):
                 return
-            value = inputs[0]
+            value = scaled
 
     def _with_normed(self, value: ValueId) -> set[ValueId]:
         """A value and the outputs of the norms that read it, directly or in sequence."""

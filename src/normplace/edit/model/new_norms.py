@@ -64,7 +64,7 @@ class NormFactory:
         Raises:
             UsageError: If no kind was named and the model has no norm whose kind is known.
         """
-        if self.norm is not None or any(_width(template) == width for template in self.templates):
+        if self.norm is not None or any(norm_width(template) == width for template in self.templates):
             return self.build(width, rms)
         for template in self.templates:
             if type(template) in FEATURE_NORMS:
@@ -77,31 +77,38 @@ class NormFactory:
             if eps is not None:
                 norm = build_norm(kind, width, eps=eps).to(device=self.like.device, dtype=self.like.dtype)
                 return norm, _set_gain(norm, width, rms)
-        raise UsageError(f'the model has no norm over {width} features to copy: choose a kind, as in norm="rms".')
+        raise _nothing_to_copy(width)
 
     def _build(self, width: int, layout: str) -> nn.Module:
         if self.norm is not None:
             return build_norm(self.norm, width).to(device=self.like.device, dtype=self.like.dtype)
         classes = TEMPLATES.get(layout)
         for template in self.templates:
-            if _width(template) == width and (classes is None or type(template) in classes):
+            if norm_width(template) == width and (classes is None or type(template) in classes):
                 norm = copy.deepcopy(template)
                 for hooks in (norm._forward_hooks, norm._forward_pre_hooks):
                     hooks.clear()
                 if callable(reset := getattr(norm, "reset_parameters", None)):
                     reset()
                 return norm
-        raise UsageError(f'the model has no norm over {width} features to copy: choose a kind, as in norm="rms".')
+        raise _nothing_to_copy(width)
+
+
+def _nothing_to_copy(width: int) -> UsageError:
+    return UsageError(
+        f"no norm of the model that can be copied here has a gain over {width} features: choose a kind, as in "
+        'norm="rms".'
+    )
 
 
 def reset_gain(norm: nn.Module) -> None:
     """Set the gain of a norm to one and its shift to zero, as in a new model."""
-    width = _width(norm)
+    width = norm_width(norm)
     if width is not None:
         _set_gain(norm, width, None)
 
 
-def _width(norm: nn.Module) -> int | None:
+def norm_width(norm: nn.Module) -> int | None:
     """The number of features of a norm; None if it is not clear."""
     sizes = {parameter.numel() for parameter in norm.parameters()}
     shape = getattr(norm, "normalized_shape", None)

@@ -12,7 +12,7 @@ from normplace.analysis.results import Site
 from normplace.edit.model.editor import ModelEditor
 from normplace.edit.model.model_map import TensorRef
 from normplace.edit.model.modules import FixedScaling, HeadNorm, JoinedHeadsNorm, LearnedScaling, SkipScaling
-from normplace.edit.model.new_norms import NormFactory
+from normplace.edit.model.new_norms import NormFactory, norm_width
 from normplace.edit.move.plan import OTHER_STREAM_SLOT, BlockSlot, MovePlan
 from normplace.edit.move.verify_placement import has_same_scale
 from normplace.errors import UsageError
@@ -95,17 +95,24 @@ class MoveEdit:
             if slot == "input" and not placeholders and self._shares_inputs(block, branch):
                 continue
             site, norm = freed[branch] if branch < len(freed) else (None, None)
-            if site is not None and norm is not None and self.model_map.argument_count(site.name) == 1:
+            value = values[min(branch, len(values) - 1)]
+            if site is not None and norm is not None and self._fits(block, site, norm, value):
                 before, note = site.name, _statistics_note(norm)
                 self._reused.add(before)
             else:
                 refs = self._branch_inputs[block, branch] if slot == "input" and not placeholders else []
-                before, (norm, note) = "", self._new_norm(values[min(branch, len(values) - 1)], refs)
+                before, (norm, note) = "", self._new_norm(value, refs)
             name = self._place(block, slot, branch, norm)
             if name is not None:
                 self.editor.record("moved" if before else "added", slot, name, before, note)
                 names.append(name)
         return names
+
+    def _fits(self, block: BlockIndex, site: Site, norm: nn.Module, value: ValueId) -> bool:
+        """Whether a norm of a block can normalize another value of it, whose width a projected skip may change."""
+        if self.analysis.blocks[block].projected and norm_width(norm) not in (None, self._channels(value)[0]):
+            return False
+        return self.model_map.argument_count(site.name) == 1
 
     def _shares_inputs(self, block: BlockIndex, branch: int) -> bool:
         """Whether an earlier branch of the block reads the stream through the same modules."""

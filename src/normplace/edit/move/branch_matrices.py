@@ -53,10 +53,10 @@ class BranchMatrices:
         _, value = self.analysis.branches_of(block)[branch]
         while (node := self.graph.maker(value)) is not None and not self.graph.is_barrier(node):
             norm = self.analysis.norm_of_output.get(value)
-            features = self.graph.data_inputs(node) if norm is None else [self.analysis.norms[norm].input]
-            if len(features) != 1:
+            before = self.graph.scaled(node) if norm is None else self.analysis.norms[norm].input
+            if before is None:
                 break
-            value = features[0]
+            value = before
         calls = self.analysis.tape.calls
         call = None if node is None or node.name not in PRODUCTS else calls[node.call]
         if call is not None and not is_outside_tree(call.path) and len(call.arguments) == 1 and len(call.results) == 1:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from normplace._shared.resources import available_memory
-from normplace.analysis.recording.passes import training
+from normplace.analysis.recording.passes import training, uncompiled_calls
 from normplace.analysis.recording.structures import copy_module, fresh_inputs
 from normplace.edit.code.rewrite import PLACED
 from normplace.edit.verify.capture import Arguments
@@ -43,7 +43,7 @@ def check_training_calls(model: nn.Module, arguments: Arguments, names: Iterable
         model.get_submodule(name).register_forward_pre_hook(lambda *_, name=name: called.add(name))
     for seed in range(PASSES):
         inputs, kwargs = fresh_inputs(arguments)
-        with training(model, seed):
+        with training(model, seed), uncompiled_calls():
             try:
                 model(*inputs, **kwargs)
             except Exception:  # the model cannot be trained with these arguments

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from normplace.analysis.api import summarize
-from normplace.analysis.recording.passes import checked_module, evaluating, uncompiled
+from normplace.analysis.recording.passes import checked_module, evaluating, uncompiled, uncompiled_calls
 from normplace.analysis.recording.structures import fresh_inputs
 from normplace.edit.model.copying import copy_model, require_independent
 from normplace.edit.model.editor import disable_fast_paths
@@ -257,7 +257,7 @@ def _samples(model: nn.Module, chosen: list[NormSource], arguments: Arguments) -
 
         return hook
 
-    with ExitStack() as stack, evaluating(model):
+    with ExitStack() as stack, evaluating(model), uncompiled_calls():
         for source in chosen:
             # First, so that modules attached to the norm do not change what it returned.
             handle = source.module.register_forward_hook(keep(source), with_kwargs=True, prepend=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from normplace.analysis.api import analyze, summarize
-from normplace.analysis.recording.passes import ForwardError, evaluating
+from normplace.analysis.recording.passes import ForwardError, evaluating, uncompiled_calls
 from normplace.analysis.recording.structures import fresh_inputs
 from normplace.analysis.results import Audit
 from normplace.edit.swap.build import Samples
@@ -84,7 +84,7 @@ def _check_numbers(model: nn.Module, sources: Mapping[str, NormSource], kind: st
         return hook
 
     inputs, kwargs = fresh_inputs(arguments)
-    with ExitStack() as stack, evaluating(model):
+    with ExitStack() as stack, evaluating(model), uncompiled_calls():
         for path, source in sources.items():
             for module, norm in _new_norms(model.get_submodule(path)):
                 handle = module.register_forward_hook(check(path, norm, source.axis), prepend=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 
-from normplace.analysis.recording.passes import evaluating
+from normplace.analysis.recording.passes import evaluating, uncompiled_calls
 from normplace.analysis.recording.structures import copy_module, detach_kept, fresh_inputs, tensors_of
 from normplace.edit.verify.capture import Arguments
 from normplace.errors import UsageError
@@ -114,7 +114,7 @@ class BackwardPass:
     def _run(self, norms: Mapping[str, nn.Module]) -> set[nn.Module]:
         """Run the pass, and return the modules that were called."""
         called: set[nn.Module] = set()
-        with differentiable(self.model), ExitStack() as stack:
+        with differentiable(self.model), uncompiled_calls(), ExitStack() as stack:
             for parameter in self._names:
                 stack.callback(parameter.register_post_accumulate_grad_hook(self._on_gradient).remove)
             for name, norm in norms.items():
@@ -160,7 +160,7 @@ class BackwardPass:
 
     def matches_finite_difference(self) -> bool:
         """Whether the gradient along a random direction of the norms' parameters matches a finite difference."""
-        with differentiable(self.model), torch.no_grad():
+        with differentiable(self.model), uncompiled_calls(), torch.no_grad():
             size = float(self._loss().abs())
             for step in STEPS:
                 slope = (self._loss_at(step) - self._loss_at(-step)) / (2 * step)
