@@ -115,6 +115,15 @@ def test_graph_convolutions_of_pyg_are_one_branch(name):
     assert [block.kind for block in audit.blocks] == 3 * ["graph convolution"]
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
+@pytest.mark.parametrize("name", ["GraphConv", "SAGEConv"])
+def test_products_with_sparse_adjacencies_are_graph_convolutions(name):
+    geometric = pytest.importorskip("torch_geometric.nn", reason="needs PyG: pip install 'normplace[graphs]'")
+    adjacency = torch.eye(6).roll(1, 0).to_sparse_csr()
+    audit = npl.audit(GraphBlocks(lambda: getattr(geometric, name)(8, 8)), torch.randn(6, 8), adjacency)
+    assert [block.kind for block in audit.blocks] == 3 * ["graph convolution"]
+
+
 @pytest.mark.parametrize("name", ["TransformerConv", "GATv2Conv", "GENConv", "GINEConv"])
 def test_edge_features_added_to_messages_are_not_a_block(name):
     geometric = pytest.importorskip("torch_geometric.nn", reason="needs PyG: pip install 'normplace[graphs]'")
