@@ -160,6 +160,36 @@ def test_edge_features_with_a_residual_of_their_own_are_a_stream():
     assert len(audit.blocks) == 6
 
 
+class RootMeanSquare(nn.Module):
+    def forward(self, x):
+        return (x * (x.float().square().mean(-1, keepdim=True) + 1e-6).rsqrt()).to(x.dtype)
+
+
+class Length(nn.Module):
+    def forward(self, x):
+        return (x * (x.float().square().sum(-1, keepdim=True) + 1e-6).rsqrt()).to(x.dtype)
+
+
+@pytest.mark.parametrize("before", ["edges", "mean"])
+@pytest.mark.parametrize(
+    ("norm", "kind"), [(nn.RMSNorm(8), "rms"), (RootMeanSquare(), "rms"), (Length(), "l2"), (nn.LayerNorm(8), "layer")]
+)
+def test_sums_before_a_norm_are_not_part_of_its_statistic(before, norm, kind):
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.map, self.norm = nn.Linear(8, 8), norm
+
+        def forward(self, x, edges):
+            x = self.map(x)
+            x = torch.zeros_like(x).index_add(0, edges[1], x[edges[0]]) if before == "edges" else x[None].mean(0)
+            return self.norm(x)
+
+    edges = torch.tensor([[0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 0]])
+    (site,) = npl.audit(Network().bfloat16(), torch.randn(6, 8, dtype=torch.bfloat16), edges).sites
+    assert (site.kind, site.precision) == (kind, "float32")
+
+
 def test_the_count_of_a_mean_is_not_an_eps():
     geometric = pytest.importorskip("torch_geometric.nn", reason="needs PyG: pip install 'normplace[graphs]'")
     x, batch = torch.randn(6, 8), torch.tensor([0, 0, 0, 1, 1, 1])

@@ -71,13 +71,12 @@ class _Statistic:
 
     Attributes:
         root: The node that takes the root.
-        nodes: The nodes between the sources and the root.
+        nodes: The nodes between the earliest source and the root.
         sources: Values that the number is a statistic of: squared and reduced on the way.
-        names: The operators on the way.
+        read_dtypes: The dtype that each of the nodes reads.
         eps: The number added on the way.
         eps_dtype: The dtype in which it is added.
         reduction: The reduction nearest to the root.
-        precision: The narrowest dtype of the summed values.
         has_buffers: Whether it depends on a buffer, as running statistics do.
         divisor: The number by which it is divided.
     """
@@ -85,11 +84,10 @@ class _Statistic:
     root: Node
     nodes: set[NodeId]
     sources: set[ValueId] = field(default_factory=set)
-    names: set[str] = field(default_factory=set)
+    read_dtypes: dict[NodeId, torch.dtype] = field(default_factory=dict)
     eps: float | None = None
     eps_dtype: torch.dtype | None = None
     reduction: Node | None = None
-    precision: torch.dtype = torch.float64
     has_buffers: bool = False
     divisor: float | None = None
 
@@ -98,15 +96,23 @@ class _Statistic:
         """Whether it comes from buffers alone."""
         return self.has_buffers and not self.sources
 
-    def include(self, node: Node, dtype: torch.dtype) -> None:
+    def include(self, node_id: NodeId, node: Node, dtype: torch.dtype) -> None:
         """Include an operator on the way, which reads this dtype."""
-        self.names.add(node.name)
+        self.read_dtypes[node_id] = dtype
         if node.name in REDUCTIONS and self.reduction is None:
             self.reduction = node
-        if node.name in FOLDS:
-            # A reduction that also squares works in float32 at least; separate squares have their own dtype.
-            squares = torch.promote_types(dtype, torch.float32) if node.name in EVEN else dtype
-            self.precision = min(self.precision, squares, key=lambda kind: torch.finfo(kind).bits)
+
+    def after(self, graph: Graph, value: ValueId) -> tuple[set[str], torch.dtype]:
+        """The operators between a value and the root, and the narrowest dtype of the summed values."""
+        first, precision = graph.producer.get(value, -1), torch.float64
+        dtypes = {node_id: dtype for node_id, dtype in self.read_dtypes.items() if node_id > first}
+        for node_id, dtype in dtypes.items():
+            name = graph.nodes[node_id].name
+            if name in FOLDS:
+                # A reduction that also squares works in float32 at least; separate squares have their own dtype.
+                squares = torch.promote_types(dtype, torch.float32) if name in EVEN else dtype
+                precision = min(precision, squares, key=lambda kind: torch.finfo(kind).bits)
+        return {graph.nodes[node_id].name for node_id in dtypes}, precision
 
 
 def is_root(node: Node) -> bool:
@@ -157,7 +163,7 @@ def _statistic(graph: Graph, root_id: NodeId) -> _Statistic:
     root = graph.nodes[root_id]
     statistic = _Statistic(root, {root_id})
     if root.name in REDUCTIONS:
-        statistic.include(root, graph.values[root.inputs[0]].dtype)
+        statistic.include(root_id, root, graph.values[root.inputs[0]].dtype)
     queue, seen = [(root.inputs[0], root.name in FOLDS, root.name in EVEN)], set()
     while queue:
         state = value, reduced, squared = queue.pop()
@@ -176,8 +182,9 @@ def _statistic(graph: Graph, root_id: NodeId) -> _Statistic:
             continue
         if node.name in SHIFTS and not (reduced and squared) and constant(node):
             statistic.eps, statistic.eps_dtype = constant(node), graph.values[node.outputs[0]].dtype
-        statistic.include(node, graph.values[node.inputs[0]].dtype)
-        statistic.divisor = constant(node) if node.name == "div" else statistic.divisor
+        statistic.include(node_id, node, graph.values[node.inputs[0]].dtype)
+        if node.name == "div" and not reduced:
+            statistic.divisor = constant(node)
         statistic.nodes.add(node_id)
         squares = node.name in EVEN or (node.name == "pow" and constant(node) == 2) or _is_square(graph, node)
         folds = node.name in FOLDS or node.squares
@@ -253,14 +260,15 @@ def _division(
     numerator: _Numerator,
     eps: tuple[float | None, torch.dtype | None],
 ) -> Division:
-    if statistic.names & SPREADS or _is_shared_by_rows(graph, statistic, numerator):
+    names, precision = statistic.after(graph, numerator.value)
+    if names & SPREADS or _is_shared_by_rows(graph, statistic, numerator):
         kind = "graph"
     elif statistic.is_frozen or not _runs_over_features(graph, statistic.reduction):
         kind = "batch"
-    elif numerator.centred or statistic.names & SPREAD_OF_VALUES:
+    elif numerator.centred or names & SPREAD_OF_VALUES:
         kind = "layer"
     else:
-        averaged = "mean" in statistic.names or statistic.divisor == graph.values[numerator.value].shape[-1]
+        averaged = "mean" in names or statistic.divisor == graph.values[numerator.value].shape[-1]
         kind = "rms" if averaged else "l2"
     root = statistic.root
     return Division(
@@ -271,7 +279,7 @@ def _division(
         eps=eps[0],
         eps_inside=statistic.eps,
         eps_dtype=eps[1],
-        precision=statistic.precision,
+        precision=precision,
         extent=None if root.name in REDUCTIONS else graph.values[root.inputs[0]].extent,
         axis=1 if _reduced_axes(graph, statistic.reduction) == {1} else -1,
     )
