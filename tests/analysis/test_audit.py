@@ -115,6 +115,15 @@ def test_graph_convolutions_of_pyg_are_one_branch(name):
     assert [block.kind for block in audit.blocks] == 3 * ["graph convolution"]
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
+@pytest.mark.parametrize("name", ["GraphConv", "SAGEConv"])
+def test_products_with_sparse_adjacencies_are_graph_convolutions(name):
+    geometric = pytest.importorskip("torch_geometric.nn", reason="needs PyG: pip install 'normplace[graphs]'")
+    adjacency = torch.eye(6).roll(1, 0).to_sparse_csr()
+    audit = npl.audit(GraphBlocks(lambda: getattr(geometric, name)(8, 8)), torch.randn(6, 8), adjacency)
+    assert [block.kind for block in audit.blocks] == 3 * ["graph convolution"]
+
+
 @pytest.mark.parametrize("name", ["TransformerConv", "GATv2Conv", "GENConv", "GINEConv"])
 def test_edge_features_added_to_messages_are_not_a_block(name):
     geometric = pytest.importorskip("torch_geometric.nn", reason="needs PyG: pip install 'normplace[graphs]'")
@@ -149,6 +158,36 @@ def test_edge_features_with_a_residual_of_their_own_are_a_stream():
     edges = torch.tensor([[0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 0]])
     audit = npl.audit(Network(), torch.randn(6, 8), edges, torch.randn(6, 8))
     assert len(audit.blocks) == 6
+
+
+class RootMeanSquare(nn.Module):
+    def forward(self, x):
+        return (x * (x.float().square().mean(-1, keepdim=True) + 1e-6).rsqrt()).to(x.dtype)
+
+
+class Length(nn.Module):
+    def forward(self, x):
+        return (x * (x.float().square().sum(-1, keepdim=True) + 1e-6).rsqrt()).to(x.dtype)
+
+
+@pytest.mark.parametrize("before", ["edges", "mean"])
+@pytest.mark.parametrize(
+    ("norm", "kind"), [(nn.RMSNorm(8), "rms"), (RootMeanSquare(), "rms"), (Length(), "l2"), (nn.LayerNorm(8), "layer")]
+)
+def test_sums_before_a_norm_are_not_part_of_its_statistic(before, norm, kind):
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.map, self.norm = nn.Linear(8, 8), norm
+
+        def forward(self, x, edges):
+            x = self.map(x)
+            x = torch.zeros_like(x).index_add(0, edges[1], x[edges[0]]) if before == "edges" else x[None].mean(0)
+            return self.norm(x)
+
+    edges = torch.tensor([[0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 0]])
+    (site,) = npl.audit(Network().bfloat16(), torch.randn(6, 8, dtype=torch.bfloat16), edges).sites
+    assert (site.kind, site.precision) == (kind, "float32")
 
 
 def test_the_count_of_a_mean_is_not_an_eps():

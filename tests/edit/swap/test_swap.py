@@ -293,3 +293,19 @@ def test_a_norm_without_effect_is_swapped_with_the_others():
 
     swapped = npl.swap(Edges(), features(2, 8), features(2, 8), norm="rms")
     assert len(npl.changes(swapped).sites) == 4
+
+
+@pytest.mark.parametrize("norm", ["rms", "group", "batch", "dyt", "identity"])
+@pytest.mark.parametrize("strength", [None, 0.5])
+def test_layer_norms_of_pyg_that_are_called_with_the_batch(norm, strength):
+    geometric = pytest.importorskip("torch_geometric.nn", reason="needs PyG: pip install 'normplace[graphs]'")
+    torch.manual_seed(0)
+    model = geometric.GCN(8, 16, 3, out_channels=2, norm="LayerNorm", norm_kwargs={"mode": "node"}).eval()
+    x, edges, batch = torch.randn(20, 8), torch.randint(20, (2, 60)), torch.arange(20) // 10
+    for kwargs in ({}, {"batch": batch}):
+        swapped = npl.swap(model, x, edges, norm=norm, strength=strength, **kwargs)
+        assert torch.equal(swapped(x, edges), swapped(x, edges, batch=batch))
+        assert torch.equal(npl.edit.unswap(swapped)(x, edges), model(x, edges))
+        if strength is None and norm != "identity":
+            back = npl.swap(swapped, x, edges, norm="layer")
+            assert [site.kind for site in npl.audit(back, x, edges).sites] == ["layer", "layer"]

@@ -22,6 +22,7 @@ from normplace.analysis.dataflow.operators import (
     PRODUCTS,
     REDUCTIONS,
     SHAPED,
+    SPARSE_PRODUCTS,
     ZEROS,
 )
 from normplace.analysis.recording.ids import CallId, NodeId, ValueId
@@ -289,8 +290,10 @@ class Graph:
     def aggregates_edges(self, node: Node) -> bool:
         """Whether a node adds up features by an index that does not depend on features, as along the edges of a graph.
 
-        The index by which experts return their tokens depends on features.
+        The index by which experts return their tokens depends on features. A sparse matrix is an adjacency.
         """
+        if node.name in SPARSE_PRODUCTS:
+            return True
         if node.name not in AGGREGATIONS or not self.data_inputs(node):
             return False
         indices = [value for value in node.inputs if not self.values[value].dtype.is_floating_point]

@@ -60,6 +60,7 @@ GATES = SOFTMAXES | {"sigmoid", "tanh", "hardsigmoid"}
 GATE_ARITHMETIC = MOVES | {"rsub", "mul", "add"}
 SPREADS = named("index_add scatter_add scatter_reduce segment_reduce")
 AGGREGATIONS = SPREADS | {"normplace::aggregate"}
+SPARSE_PRODUCTS = named("_sparse_addmm _sparse_mm_reduce_impl")
 ADDS = SPREADS | {"add"}
 
 REDUCTIONS = named("mean sum nansum var var_mean std std_mean linalg_vector_norm norm amax")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normplace.edit.swap.modules import ChannelAffine, ChannelsFirst, FeatureGroupNorm, ShiftedRMSNorm
+from normplace.edit.swap.modules import ChannelAffine, ChannelsFirst, FeatureGroupNorm, NodeNorm, ShiftedRMSNorm
 from normplace.edit.swap.source import NormSource
 from normplace.norms import BatchNorm, DyT, LayerNorm, RMSNorm
 
@@ -88,7 +88,10 @@ def build_replacement(
     gain, shift, notes = _start(source, kind, norm)
     _fill(norm, "weight", gain)
     _fill(norm, "bias", shift)
-    module = norm if source.axis == -1 or kind in ("group", "batch") else ChannelsFirst(norm)
+    if source.takes_batch:
+        module = NodeNorm(norm)
+    else:
+        module = norm if source.axis == -1 or kind in ("group", "batch") else ChannelsFirst(norm)
     if samples and kind == "batch":
         _measure_statistics(norm, source, samples)
         notes.append("running statistics of the given batch")

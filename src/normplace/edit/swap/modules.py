@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -40,8 +42,8 @@ class ShiftedRMSNorm(RMSNorm):
         return super().forward(x) + self.bias.to(x.dtype)
 
 
-class ChannelsFirst(nn.Module):
-    """Applies a norm over the last dimension to the channels, dimension 1, of feature maps.
+class WrappedNorm(nn.Module):
+    """A norm over the last dimension in a place where norms are called in another way.
 
     Args:
         norm: The norm.
@@ -57,8 +59,24 @@ class ChannelsFirst(nn.Module):
         return getattr(self.norm, "weight", None)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Normalize the last dimension."""
+        return self.norm(x)
+
+
+class ChannelsFirst(WrappedNorm):
+    """Applies a norm over the last dimension to the channels, dimension 1, of feature maps."""
+
+    def forward(self, x: Tensor) -> Tensor:
         """Normalize the channels at every position."""
         return self.norm(x.movedim(1, -1)).movedim(-1, 1)
+
+
+class NodeNorm(WrappedNorm):
+    """Applies a norm to each node's features, and takes the batch like PyG's norms."""
+
+    def forward(self, x: Tensor, batch: Tensor | None = None, batch_size: int | None = None) -> Tensor:
+        """Normalize the features of every node, whichever graph it belongs to."""
+        return self.norm(x)
 
 
 class ChannelAffine(nn.Module):
@@ -106,9 +124,9 @@ class FadingNorm(nn.Module):
         """The gain of the replacement; some forward code reads its dtype."""
         return getattr(self.new, "weight", None)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """Mix the results of both norms; at 0 and 1 exactly one of them remains."""
-        old, new = self.old(x), self.new(x)
+        old, new = self.old(x, *args, **kwargs), self.new(x, *args, **kwargs)
         return torch.lerp(old, new, self.get_buffer("strength").to(old))
 
     def extra_repr(self) -> str:

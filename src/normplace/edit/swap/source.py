@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,8 @@ from normplace.analysis.recording.tape import Value
 from normplace.edit.fuse.forms import identify
 from normplace.edit.model.attachments import has_other_hooks, without_hooks
 from normplace.edit.model.model_map import ModelMap, is_outside_tree
-from normplace.edit.swap.modules import ChannelsFirst, FadingNorm, FeatureGroupNorm
+from normplace.edit.swap.modules import ChannelsFirst, FadingNorm, FeatureGroupNorm, NodeNorm, WrappedNorm
+from normplace.models.pyg_conversion import is_pyg
 from normplace.norms import BatchNorm, DyT
 
 
@@ -41,6 +42,7 @@ class NormSource:
         rank: The number of dimensions of its input.
         positions: The number of positions of a feature map, the fewest in any of its calls; 1 for rows.
         like: A tensor with the device and dtype of new parameters.
+        takes_batch: Whether it is called with the graph of each node, as PyG's.
     """
 
     path: str
@@ -57,6 +59,7 @@ class NormSource:
     rank: int
     positions: int
     like: Tensor
+    takes_batch: bool
 
 
 class SourceFinder:
@@ -71,9 +74,7 @@ class SourceFinder:
         self.analysis: Analysis = model_map.analysis
         self.model = model_map.model
         self._like = next((p for p in self.model.parameters() if p.is_floating_point()), torch.empty(0))
-        self._swapped = {
-            path: module for path, module in self.model.named_modules() if isinstance(module, ChannelsFirst)
-        }
+        self._swapped = {path: module for path, module in self.model.named_modules() if isinstance(module, WrappedNorm)}
 
     def paths(self) -> dict[str, list[NormIndex]]:
         """The norms of each module, in the order of the pass; parts of a gradual swap are left out."""
@@ -86,7 +87,7 @@ class SourceFinder:
         return paths
 
     def _outer(self, name: str) -> str:
-        """The module of a norm with its :class:`ChannelsFirst` wrapper, which a swap replaces with it."""
+        """The module of a norm with its :class:`WrappedNorm`, which a swap replaces with it."""
         parent = name.rpartition(".")[0]
         return parent if parent in self._swapped else name
 
@@ -104,7 +105,8 @@ class SourceFinder:
         if not site.own_module or is_outside_tree(path):
             return f"it is part of the code of {site.module or 'the model'!r} instead of a module"
         module = self.model.get_submodule(path)
-        if self.model_map.argument_count(path) != 1:
+        takes_batch = is_pyg(module, "LayerNorm") or isinstance(module, NodeNorm)
+        if self.model_map.argument_count(path) != 1 and not takes_batch:
             return "it is called with more than one tensor"
         if has_other_hooks(module):
             return "it has hooks, which a new norm would not have"
@@ -116,7 +118,7 @@ class SourceFinder:
         norm = self.analysis.norms[indices[0]]
         if not isinstance(module, ChannelsFirst) and self._is_channels_first(path, norm):
             return "its features are not in the last dimension of its input"
-        inner = cast(nn.Module, module.norm) if isinstance(module, ChannelsFirst) else module
+        inner = module.norm if isinstance(module, WrappedNorm) else module
         contents = _read(without_hooks(inner), norm, self.analysis.graph.values[norm.input])
         if isinstance(contents, str):
             return contents
@@ -128,7 +130,7 @@ class SourceFinder:
         return NormSource(
             path, module, contents.kind, site.slot, contents.width, axis, gain, contents.shift, contents.eps,
             contents.mean, contents.variance, len(shapes[0]), min(positions) if axis == 1 else 1,
-            self._like if gain is None else gain,
+            self._like if gain is None else gain, takes_batch,
         )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from normplace.analysis.recording.passes import ForwardError, evaluating, uncomp
 from normplace.analysis.recording.structures import fresh_inputs
 from normplace.analysis.results import Audit
 from normplace.edit.swap.build import Samples
-from normplace.edit.swap.modules import ChannelsFirst, FadingNorm
+from normplace.edit.swap.modules import FadingNorm, WrappedNorm
 from normplace.edit.swap.source import NormSource
 from normplace.edit.verify.capture import Arguments
 from normplace.edit.verify.gradients import check_gradients
@@ -98,7 +98,7 @@ def _new_norms(module: nn.Module) -> Iterator[tuple[nn.Module, nn.Module]]:
     """The new norm with its wrapper, and without."""
     outer = module.new if isinstance(module, FadingNorm) else module
     assert isinstance(outer, nn.Module)
-    yield outer, outer.norm if isinstance(outer, ChannelsFirst) else outer  # pyright: ignore[reportReturnType]
+    yield outer, outer.norm if isinstance(outer, WrappedNorm) else outer  # pyright: ignore[reportReturnType]
 
 
 def definition(kind: str, norm: nn.Module, x: Tensor, axis: int) -> Tensor:

@@ -37,7 +37,7 @@ from normplace.edit.move.api import move
 from normplace.edit.move.initial_weights import CHOICES as INITS
 from normplace.edit.record.changes import changes
 from normplace.edit.swap.api import KINDS, swap
-from normplace.edit.swap.modules import ChannelAffine, ChannelsFirst
+from normplace.edit.swap.modules import ChannelAffine, WrappedNorm
 from normplace.edit.verify.capture import Arguments
 from normplace.errors import UsageError, expect_choice, unknown
 from normplace.models.topology import TOPOLOGIES, check_name
@@ -233,7 +233,7 @@ def _reset_swapped(model: nn.Module) -> None:
     """Give the norms that a swap fitted to a batch the values of a new model; others kept their gains."""
     for change in changes(model).sites:
         module = model.get_submodule(change.name) if change.action == "swapped" else None
-        norm = module.norm if isinstance(module, ChannelsFirst) else module
+        norm = module.norm if isinstance(module, WrappedNorm) else module
         if isinstance(norm, DyT):
             norm.reset_parameters()
         elif isinstance(norm, ChannelAffine):

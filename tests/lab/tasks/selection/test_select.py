@@ -134,6 +134,16 @@ def test_wrong_arguments(arguments, options, sentence, drawn):
         select_nodes(drawn, *arguments, **options)
 
 
+def test_other_graphs():
+    class Graph:
+        """Not the package's."""
+
+    with pytest.raises(UsageError, match=r"needs a Graph of normplace, got tests\..*Graph: build one with"):
+        select_nodes(Graph(), "dismantling")
+    with pytest.raises(UsageError, match="got list"):
+        select_nodes([[0, 1]], "dismantling")
+
+
 def test_orders_that_lack_nodes(drawn):
     with pytest.raises(UsageError, match="needs an order of all 120 nodes, not 3"):
         measure_order(drawn, "dismantling", [0, 1, 2])

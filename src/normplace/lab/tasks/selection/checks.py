@@ -24,7 +24,10 @@ def takes_graph(function: Callable[Arguments, Result]) -> Callable[Arguments, Re
     def checked(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         graph = args[0] if args else kwargs.get("graph")
         if not isinstance(graph, Graph):
-            raise UsageError(f"{function.__name__} needs a Graph, got {type(graph).__name__}: use Graph.from_edges.")
+            kind = f"{type(graph).__module__}.{type(graph).__qualname__}".removeprefix("builtins.")
+            raise UsageError(
+                f"{function.__name__} needs a Graph of normplace, got {kind}: build one with Graph.from_edges(edges)."
+            )
         return function(*args, **kwargs)
 
     return checked
