@@ -243,7 +243,7 @@ SUBJECTS = {
             "MLP 1-64-64-1 with LayerNorm, in blocks",
             (kernel_products, "the matrix products of the upper triangle"),
         )
-        for name, first in (("ntk", 300), ("ntk, large", 2_000))
+        for name, first in (("ntk", 300), ("ntk, large", 3_000))
     },
     **{
         f"topology {name}": Subject("edges", decades(20_000), topology(name), 1.0, "random graph, 16 edges per node")

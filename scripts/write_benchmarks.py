@@ -111,7 +111,7 @@ def diffusion_transformer(report: dict[str, Any]) -> str:
 
 _LARGE = (
     "An exponent of the asymptotic growth needs sizes at which the fastest growing part is the largest, which the rows "
-    "named *large* show. Tangent kernels and pairs start at 2,000 samples and 1,000 tokens, where their quadratic part "
+    "named *large* show. Tangent kernels and pairs start at 3,000 samples and 1,000 tokens, where their quadratic part "
     "exceeds the linear one. The features of the aggregation take 320 MB and exceed the cache at every size, so that "
     "every edge reads from memory.\n"
 )

@@ -12,7 +12,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from tests.browser import CHROME, Browser
+
+# The time that an example takes depends on what else the machine does.
+settings.register_profile("any load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any load")
 
 # Each process compiles for itself: the pool of processes that torch.compile starts otherwise has to import torch first.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")

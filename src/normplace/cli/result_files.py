@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from normplace._shared.garbage import without_full_collections
 from normplace._shared.terminal import one_line
 from normplace.errors import UsageError, expect_choice
 
@@ -37,7 +38,8 @@ def read_results(paths: Sequence[Path], references: Sequence[str]) -> list[Recor
 
     own = [load_study(reference, STUDIES) for reference in references]
     known = {**STUDIES, **{study.name: study.reference for study in own}}
-    results = [read_run(path, known) for path in _find_files(paths)]
+    with without_full_collections():  # all records stay in use
+        results = [read_run(path, known) for path in _find_files(paths)]
     for result in results:
         if result.note is not None:
             print(f"normplace: {one_line(str(result.path))}: {one_line(result.note)}.", file=sys.stderr)

@@ -35,10 +35,14 @@ def config(kind: str, seed: int) -> dict[str, object]:
     return {"kind": kind, "seed": seed}
 
 
+def variants(*plan: tuple[str, dict[str, object]]) -> Variants:
+    return Variants("s", {trial_hash("s", part, fields): (part, fields) for part, fields in plan})
+
+
 def test_each_variant_with_several_seeds_gets_the_number_asked_for():
     plan = [("a", config("x", 0)), ("a", config("x", 1)), ("a", config("y", 0))]
     plan += [("b", config("x", 3)), ("b", config("x", 5))]
-    added = list(Variants("s", plan).add(4, {}))
+    added = list(variants(*plan).add(4, {}))
     assert added == [
         ("a", config("x", 2)),
         ("a", config("x", 3)),
@@ -49,18 +53,18 @@ def test_each_variant_with_several_seeds_gets_the_number_asked_for():
 
 def test_a_part_with_few_splits_gets_no_more():
     plan = [(part, config("x", seed)) for part in "ab" for seed in range(2)]
-    assert Counter(part for part, _ in Variants("s", plan).add(6, {"a": 3})) == {"a": 1, "b": 4}
+    assert Counter(part for part, _ in variants(*plan).add(6, {"a": 3})) == {"a": 1, "b": 4}
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_a_number_that_adds_nothing_is_an_error(seeds):
     with pytest.raises(UsageError, match="the study plans at least 2 seeds: pass a larger number"):
-        list(Variants("s", [("a", config("x", 0)), ("a", config("x", 1))]).add(seeds, {}))
+        list(variants(("a", config("x", 0)), ("a", config("x", 1))).add(seeds, {}))
 
 
 def test_a_study_of_single_seeds_has_nothing_to_add():
     with pytest.raises(UsageError, match="adds no trial"):
-        list(Variants("s", [("a", config("x", 0))]).add(5, {}))
+        list(variants(("a", config("x", 0))).add(5, {}))
 
 
 @pytest.mark.parametrize("seeds", [0, -1, True, 2.5])

@@ -299,6 +299,17 @@ def test_auto_chooses_the_fastest_backend_that_runs(monkeypatch):
             assert chosen("cpu", exponent, large, *spec) == ("numba" if installed else "reference")
 
 
+@pytest.mark.parametrize("edges", [0, 1, 5])
+def test_few_edges_of_many_nodes_do_not_read_every_node(edges, monkeypatch):
+    pytest.importorskip("numba")
+    monkeypatch.setattr(factorised, "forward", None)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(20_000, 4, generator=generator)
+    graph = torch.stack([torch.randint(size, (edges,), generator=generator) for size in (20_000, 3)])
+    y = softmax_aggregate(x, graph, 0.7, num_dst=3)
+    torch.testing.assert_close(y, softmax_aggregate(x, graph, 0.7, num_dst=3, backend="reference"))
+
+
 @pytest.mark.parametrize("value", [1e200, -(10**400)], ids=["float", "int"])
 def test_a_temperature_outside_the_dtype_raises(value):
     with pytest.raises(UsageError, match="temperature must fit into"):

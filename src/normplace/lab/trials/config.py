@@ -18,6 +18,7 @@ Config = TypeVar("Config")
 ADDED_LATER = {"added_later": True}
 """Metadata of a field that was added after trials were recorded; its default must be what those trials did."""
 _hints = cache(get_type_hints)
+_fields = cache(dataclasses.fields)
 
 
 def config_dict(config: Any) -> dict[str, Any]:
@@ -28,7 +29,7 @@ def config_dict(config: Any) -> dict[str, Any]:
     """
     return {
         field.name: _json_value(value)
-        for field in dataclasses.fields(config)
+        for field in _fields(type(config))
         if (value := getattr(config, field.name)) != field.default or not field.metadata.get("added_later")
     }
 
@@ -59,7 +60,7 @@ def config_from_dict(config_type: type[Config], data: Mapping[str, Any]) -> Conf
     values = {key: _as_tuple(value) for key, value in data.items()}
     for key, value in values.items():
         check_type(f"config key {key!r}", value, hints[key])
-    for field in dataclasses.fields(config_type):  # pyright: ignore[reportArgumentType]
+    for field in _fields(config_type):  # pyright: ignore[reportArgumentType]
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and field.name not in values:
             raise UsageError(f"config key {field.name!r} is missing: give it a value.")

@@ -24,15 +24,17 @@ class Variants:
 
     Args:
         study: The name of the study in hashes of trials.
-        plan: Part and configuration of every planned trial.
+        plan: Part and configuration of every planned trial, by its hash.
     """
 
-    def __init__(self, study: str, plan: Iterable[PlannedConfig]) -> None:
+    def __init__(self, study: str, plan: Mapping[str, PlannedConfig]) -> None:
         self._study = study
         self._first: dict[str, PlannedConfig] = {}
         self._seeds: dict[str, set[int]] = {}
-        for part, config in plan:
-            key = variant_hash(part, config)
+        self._variants: dict[str, str] = {}
+        """The variant of each planned or included trial."""
+        for trial, (part, config) in plan.items():
+            key = self._variants[trial] = variant_hash(part, config)
             self._first.setdefault(key, (part, config))
             self._seeds.setdefault(key, set()).add(config["seed"])
 
@@ -41,16 +43,24 @@ class Variants:
 
         A record whose hash does not fit its configuration is from another version of the study, and is not included.
         """
-        seeds = self._seeds.get(variant_hash(record.part, record.config), set())
+        if record.hash != trial_hash(self._study, record.part, record.config):
+            return False
+        variant = self._variants.get(record.hash) or variant_hash(record.part, record.config)
+        seeds = self._seeds.get(variant, set())
         if len(seeds) < 2 and record.seed not in seeds:
             return False
-        return record.hash == trial_hash(self._study, record.part, record.config)
+        self._variants[record.hash] = variant
+        return True
 
     def seed_count(self, records: Iterable[TrialRecord]) -> int | None:
-        """The largest number of seeds of a variant among records; None if no variant has more seeds than planned."""
+        """The largest number of seeds of a variant; None if no variant has more seeds than planned.
+
+        Args:
+            records: Included records.
+        """
         recorded: dict[str, set[int]] = {}
         for record in records:
-            recorded.setdefault(variant_hash(record.part, record.config), set()).add(record.seed)
+            recorded.setdefault(self._variants[record.hash], set()).add(record.seed)
         added = [len(seeds) for key, seeds in recorded.items() if seeds - self._seeds.get(key, seeds)]
         return max(added, default=None)
 

@@ -103,7 +103,8 @@ class Run:
 
     def variants(self) -> Variants:
         """The variants that the study plans, whose records belong to this run with any seed."""
-        return Variants(self.study.hash_name, ((trial.part, trial.config) for trial in self._planned.values()))
+        plan = {key: (trial.part, trial.config) for key, trial in self._planned.items()}
+        return Variants(self.study.hash_name, plan)
 
     @functools.cached_property
     def _planned(self) -> dict[str, Trial]:

@@ -35,7 +35,7 @@ def choose_backend(device: str, exponent: Tensor, spec: AggregateSpec, size: int
         device: Type of the device of the tensors.
         exponent: Temperature or power, one or one for each channel.
         spec: Its ``backend`` is one of :data:`BACKENDS`; ``auto`` is the fastest that runs.
-        size: Edges times channels.
+        size: Messages times channels.
 
     Raises:
         UsageError: If the requested backend cannot run.
@@ -142,8 +142,10 @@ class AggregateOp(DifferentiableOp[AggregateSpec]):
 
     def _choose(self, inputs: AggregateInputs, graph: CSRGraph, spec: AggregateSpec) -> BackendChoice:
         """The backend, after the checks that compiled functions must make at run time."""
-        size = graph.arriving.num_edges * inputs.x.shape[1]
-        choice = choose_backend(inputs.x.device.type, inputs.exponent, spec, size)
+        nodes, channels = inputs.x.shape
+        edges = graph.arriving.num_edges
+        messages = max(nodes, edges) if spec.edge_kind == "none" else edges  # the factorised form computes every node's
+        choice = choose_backend(inputs.x.device.type, inputs.exponent, spec, messages * channels)
         check_edge_types(inputs, spec)
         return choice
 

@@ -64,7 +64,7 @@ def plan(scale: str) -> Iterator[SequenceTrial]:
     for seed in range(seeds):
         for norm_at in PLACES:
             if scale == "smoke":
-                yield SequenceTrial(norm_at, seed, sequences=32, epochs=2, batch_size=16)
+                yield SequenceTrial(norm_at, seed, sequences=8, epochs=2, batch_size=4)
             elif scale == "laptop":
                 yield SequenceTrial(norm_at, seed, sequences=512, epochs=25, batch_size=32)
             else:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 import torch
@@ -94,12 +94,19 @@ def powers(function: Callable[[np.ndarray], np.ndarray], std: float) -> np.ndarr
         function: The activation.
         std: Standard deviation of the inputs.
     """
-    nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
+    nodes, weights, polynomials = _hermite()
     values = function(std * nodes) * weights / math.sqrt(2 * math.pi)
+    return np.array([(values * polynomial).sum() for polynomial in polynomials]) ** 2
+
+
+@cache
+def _hermite() -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+    """Nodes and weights of the Gaussian quadrature, and the normalized Hermite polynomials at the nodes."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
     polynomials = [np.ones_like(nodes), nodes]
     for n in range(1, TERMS):
         polynomials.append((nodes * polynomials[n] - math.sqrt(n) * polynomials[n - 1]) / math.sqrt(n + 1))
-    return np.array([(values * polynomial).sum() for polynomial in polynomials]) ** 2
+    return nodes, weights, polynomials
 
 
 def series(coefficients: np.ndarray, correlation: Tensor) -> Tensor:
