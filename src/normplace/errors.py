@@ -9,6 +9,8 @@ import numbers
 from collections.abc import Collection, Iterable
 
 MAX_LAYERS = 100_000
+MAX_QUOTED = 60
+"""Characters of a value that an error quotes."""
 
 
 class UsageError(ValueError):
@@ -37,16 +39,39 @@ def expect_choice(kind: str, name: object, options: Collection[str]) -> None:
         raise unknown(kind, name, options)
 
 
-def expect_at_least(least: int, settings: object, *names: str) -> None:
-    """Check that the fields ``names`` of some settings are at least ``least``.
+def expect_range(
+    name: str,
+    value: float,
+    *,
+    least: float = -math.inf,
+    most: float = math.inf,
+    above: float = -math.inf,
+    below: float = math.inf,
+) -> None:
+    """Check that a number is finite and in a range.
+
+    Args:
+        name: What the number is, for the error.
+        value: The number.
+        least: Inclusive lower bound.
+        most: Inclusive upper bound.
+        above: Exclusive lower bound.
+        below: Exclusive upper bound.
 
     Raises:
-        UsageError: If one is not.
+        UsageError: If it is not.
     """
+    if least <= value <= most and above < value < below:
+        return
+    bounds = {"at least": least, "above": above, "at most": most, "below": below}
+    words = " and ".join(f"{word} {bound:g}" for word, bound in bounds.items() if math.isfinite(bound))
+    raise UsageError(f"{name} must be {words or 'finite'}, got {quoted(value)}.")
+
+
+def expect_ranges(settings: object, *names: str, **bounds: float) -> None:
+    """:func:`expect_range` of the attributes ``names`` of some settings."""
     for name in names:
-        value = getattr(settings, name)
-        if value < least:
-            raise UsageError(f"{name} must be at least {least}, got {value}.")
+        expect_range(name, getattr(settings, name), **bounds)
 
 
 def expect_whole(least: int, **values: object) -> None:
@@ -57,7 +82,7 @@ def expect_whole(least: int, **values: object) -> None:
     """
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
-            raise UsageError(f"{name} must be a whole number of at least {least}, got {_short_repr(value)}.")
+            raise UsageError(f"{name} must be a whole number of at least {least}, got {quoted(value)}.")
 
 
 def expect_layers(**counts: object) -> None:
@@ -69,7 +94,7 @@ def expect_layers(**counts: object) -> None:
     expect_whole(1, **counts)
     for name, value in counts.items():
         if isinstance(value, numbers.Integral) and int(value) > MAX_LAYERS:
-            raise UsageError(f"{name} must be at most {MAX_LAYERS:,}, got {_short_repr(value)}.")
+            raise UsageError(f"{name} must be at most {MAX_LAYERS:,}, got {quoted(value)}.")
 
 
 def expect_number(name: str, value: object, least: float | None = None, *, above: bool = False) -> None:
@@ -88,7 +113,7 @@ def expect_number(name: str, value: object, least: float | None = None, *, above
         requirement = "positive and finite" if above else "zero or more and finite"
     else:
         requirement = "a finite number" + ("" if least is None else f" {'above' if above else 'of at least'} {least}")
-    raise UsageError(f"{name} must be {requirement}, got {_short_repr(value)}.")
+    raise UsageError(f"{name} must be {requirement}, got {quoted(value)}.")
 
 
 def expect_installed(user: str, module: str, extra: str) -> None:
@@ -117,7 +142,10 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0].rstrip('.:')}" if lines else type(error).__name__
 
 
-def _short_repr(value: object) -> str:
-    """Return a value as one short line."""
-    text = " ".join(repr(value)[:200].split())
-    return text if len(text) <= 60 else f"{text[:60]}…"
+def quoted(value: object) -> str:
+    """Return a value for an error message, as one line and shortened if it is long."""
+    try:
+        text = " ".join(line.strip() for line in repr(value).splitlines())
+    except ValueError:  # an int with more digits than Python converts
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}…"

@@ -50,7 +50,7 @@ def test_settings_of_another_network(tmp_path):
         ({"aggregation": "men"}, "unknown convolution 'men'"),
         ({"features": "x"}, "unknown features 'x'"),
         ({"dim": 0}, "dim must be at least 1"),
-        ({"depth": 10**9}, "depth must be at most 4096"),
+        ({"depth": 10**9}, "depth must be at least 1 and at most 4096"),
     ):
         with pytest.raises(UsageError, match=sentence):
             PolicySettings(**wrong).build()

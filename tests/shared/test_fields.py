@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from normplace._shared.fields import check_range, check_types, fits, quoted
-from normplace.errors import UsageError
+from normplace._shared.fields import check_types, fits
+from normplace.errors import UsageError, expect_ranges, quoted
 
 
 @dataclass
@@ -49,7 +49,7 @@ def test_other_types_are_errors(name, value):
 
 
 def test_ranges():
-    check_range(Settings(), "count", "size", least=1, most=1, above=0, below=2)
+    expect_ranges(Settings(), "count", "size", least=1, most=1, above=0, below=2)
     for bounds, words in (
         ({"least": 2}, "at least 2"),
         ({"most": 0}, "at most 0"),
@@ -58,7 +58,7 @@ def test_ranges():
         ({"least": 3, "below": 7}, "at least 3 and below 7"),
     ):
         with pytest.raises(UsageError, match=f"count must be {words}, got 1"):
-            check_range(Settings(), "count", **bounds)
+            expect_ranges(Settings(), "count", **bounds)
 
 
 def test_long_values_are_shortened():

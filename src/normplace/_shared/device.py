@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from normplace._shared.fields import quoted
-from normplace.errors import UsageError
+from normplace.errors import UsageError, quoted
 
 
 def pick_device(name: str) -> torch.device:

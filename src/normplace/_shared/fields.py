@@ -1,4 +1,4 @@
-"""Check that the fields of a dataclass have their annotated types and are in range."""
+"""Check that the fields of a dataclass have their annotated types."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numbers
 import types
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from normplace.errors import UsageError
+from normplace.errors import UsageError, quoted
 
 TYPE_NAMES = {
     int: "a whole number",
@@ -19,8 +19,6 @@ TYPE_NAMES = {
     tuple: "a tuple such as (1, 2)",
     types.NoneType: "None",
 }
-MAX_QUOTED = 60
-"""Characters of a value that an error quotes."""
 
 _hints = functools.cache(get_type_hints)
 
@@ -45,36 +43,6 @@ def check_type(name: str, value: Any, kind: Any) -> None:
     """
     if not fits(value, kind):
         raise UsageError(f"{name} takes {describe(kind)}, got {quoted(value)}.")
-
-
-def check_range(
-    settings: Any,
-    *names: str,
-    least: float = -math.inf,
-    most: float = math.inf,
-    above: float = -math.inf,
-    below: float = math.inf,
-) -> None:
-    """Check that fields of a dataclass are in a range.
-
-    Args:
-        settings: A dataclass whose types were checked.
-        *names: The fields to check.
-        least: Inclusive lower bound.
-        most: Inclusive upper bound.
-        above: Exclusive lower bound.
-        below: Exclusive upper bound.
-
-    Raises:
-        UsageError: If one is outside.
-    """
-    for name in names:
-        value = getattr(settings, name)
-        if least <= value <= most and above < value < below:
-            continue
-        bounds = {"at least": least, "above": above, "at most": most, "below": below}
-        words = " and ".join(f"{word} {bound:g}" for word, bound in bounds.items() if math.isfinite(bound))
-        raise UsageError(f"{name} must be {words or 'finite'}, got {quoted(value)}.")
 
 
 def fits(value: Any, kind: Any) -> bool:
@@ -117,12 +85,3 @@ def describe(kind: Any) -> str:
         return " or ".join(map(repr, get_args(kind)))
     kind = origin or kind
     return TYPE_NAMES.get(kind) or f"a {getattr(kind, '__name__', kind)}"
-
-
-def quoted(value: Any) -> str:
-    """Return a value for an error message, shortened if it is long."""
-    try:
-        text = repr(value)
-    except ValueError:  # an int with more digits than Python converts
-        text = f"a {type(value).__name__}"
-    return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}…"

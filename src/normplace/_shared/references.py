@@ -9,8 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from normplace._shared.fields import quoted
-from normplace.errors import UsageError, cause
+from normplace.errors import UsageError, cause, quoted
 
 
 def load_reference(reference: str) -> Any:

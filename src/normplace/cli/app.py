@@ -16,7 +16,7 @@ from cyclopts import App, CoercionError, CycloptsError, Group, Parameter, Token,
 from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, UnknownOptionError, UnusedCliTokensError
 from rich.console import Console
 
-from normplace._shared.fields import describe, quoted
+from normplace._shared.fields import describe
 from normplace._shared.terminal import complain, flush_output, prepare_streams
 from normplace._startup import INTERRUPTED, restore_interrupt
 from normplace._version import __version__
@@ -44,7 +44,7 @@ from normplace.cli.study import study
 from normplace.cli.swap import swap
 from normplace.cli.train import train
 from normplace.cli.verify import verify
-from normplace.errors import UsageError, unknown
+from normplace.errors import UsageError, quoted, unknown
 from normplace.lab.studies import titles
 
 GROUPS: dict[str, dict[str, Callable[..., int]]] = {

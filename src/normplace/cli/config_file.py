@@ -9,8 +9,8 @@ from typing import Any, get_type_hints
 from cyclopts import App, ArgumentCollection
 from cyclopts.config import Dict
 
-from normplace._shared.fields import check_type, quoted
-from normplace.errors import UsageError, expect_choice
+from normplace._shared.fields import check_type
+from normplace.errors import UsageError, expect_choice, quoted
 from normplace.lab.train.config import OLD_NAMES, NetworkConfig, TrainConfig
 
 TABLES = ("network", "training")

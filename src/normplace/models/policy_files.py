@@ -13,7 +13,7 @@ import torch
 
 from normplace._shared.fields import check_types
 from normplace._shared.output import write_atomic
-from normplace.errors import UsageError, expect_at_least, expect_choice, first_line
+from normplace.errors import UsageError, expect_choice, expect_ranges, first_line
 from normplace.models.convolutions import convolution
 from normplace.models.policy import Policy
 from normplace.models.weights import Damage, check_tensors, content_hash, open_tensors, packed
@@ -58,10 +58,7 @@ class PolicySettings:
 
     def __post_init__(self) -> None:
         check_types(self)
-        expect_at_least(1, self, "dim", "depth")
-        for name in ("dim", "depth"):
-            if getattr(self, name) > LARGEST:
-                raise UsageError(f"{name} must be at most {LARGEST}, got {getattr(self, name)}.")
+        expect_ranges(self, "dim", "depth", least=1, most=LARGEST)
 
     def build(self, seed: int = 0) -> Policy:
         """An untrained policy.

@@ -98,7 +98,7 @@ def test_budget_trials_of_one_training_share_it(monkeypatch):
     ("make", "sentence"),
     [
         (lambda: BudgetTrial("ris", 0, 0.1, 0.1), "unknown method 'ris'"),
-        (lambda: BudgetTrial("ln", 0, 0.0, 0.1), "share of seeds must be above 0"),
+        (lambda: BudgetTrial("ln", 0, 0.0, 0.1), "train_share must be above 0"),
         (lambda: ExtendedTrial("influence", 0, placement="mid"), "unknown placement 'mid'"),
         (lambda: ExtendedTrial("influence", 0, convolution="gcm"), "unknown convolution 'gcm': did you mean 'gcn'"),
         (lambda: ExtendedTrial("influence", 0, source="core"), "unknown scalar 'core'"),

@@ -73,7 +73,7 @@ def test_it_learns_the_preferences_of_users():
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"epochs": 0}, "at least 1, got 0 and 16"),
+        ({"epochs": 0}, "epochs must be at least 1, got 0"),
         ({"schedule": "linar"}, "did you mean 'linear'"),
         ({"cuda_graph": True}, "needs a GPU"),
     ],

@@ -39,7 +39,7 @@ def test_wsd_is_constant_then_decays_to_its_floor():
         ({"steps": 2.5}, "steps takes a whole number"),
         ({"decay": float("nan")}, "decay takes a number"),
         ({"warm_up": 10}, "does not fit into 10"),
-        ({"decay": 1.5}, "between 0 and 1"),
+        ({"decay": 1.5}, "decay must be at least 0 and at most 1"),
     ],
 )
 def test_invalid_schedules_are_errors(change, message):

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normplace._shared.fields import quoted
 from normplace._shared.references import load_reference
-from normplace.errors import UsageError, expect_installed, first_line
+from normplace.errors import UsageError, expect_installed, first_line, quoted
 
 LENGTH = 16
 IMAGE = 224

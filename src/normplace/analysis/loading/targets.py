@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from normplace._shared.fields import quoted
 from normplace.analysis.loading.hub import fetch_config, is_hub_id
-from normplace.errors import UsageError, expect_installed
+from normplace.errors import UsageError, expect_installed, quoted
 
 FORMS = (
     "file.py:function, package.module:function, a config.json or its folder, or a model id such as google/gemma-2-2b"

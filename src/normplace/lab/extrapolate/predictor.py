@@ -12,9 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from normplace._shared.fields import quoted
 from normplace._shared.references import load_reference
-from normplace.errors import UsageError, cause
+from normplace.errors import UsageError, cause, quoted
 
 SAVED = (".pkl", ".pickle", ".joblib", ".pt", ".pth")
 """Endings of files that run code when they are loaded."""

@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from normplace._shared.fields import quoted
-from normplace.errors import UsageError, expect_choice
+from normplace.errors import UsageError, expect_choice, quoted
 
 MISSING = {"", "na", "n/a", "nan", "null", "none", "?", "-"}
 """Cells, in lower case, that mean a missing value."""

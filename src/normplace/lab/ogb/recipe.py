@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from normplace.errors import UsageError, expect_at_least, expect_choice, expect_layers, expect_number
+from normplace.errors import UsageError, expect_choice, expect_layers, expect_number, expect_ranges
 from normplace.lab.tasks.graphs.ogb.catalog import OgbTask
 from normplace.lab.tasks.graphs.ogb.subgraphs import check_fanouts
 from normplace.models.depth import MEMORY
@@ -80,8 +80,8 @@ class Recipe:
 
     def __post_init__(self) -> None:
         expect_layers(depth=self.depth, mlp_layers=self.mlp_layers)
-        expect_at_least(1, self, "dim", "epochs", "batch_size", "parts", "evaluation_parts", "evaluate_every")
-        expect_at_least(2, self, "depth")
+        expect_ranges(self, "dim", "epochs", "batch_size", "parts", "evaluation_parts", "evaluate_every", least=1)
+        expect_ranges(self, "depth", least=2)
         expect_number("learning_rate", self.learning_rate, 0, above=True)
         check_fanouts(self.fanouts)
         expect_choice("batches", self.batches, NODE_BATCHES + GRAPH_BATCHES)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from normplace._shared.fields import check_range, check_types
+from normplace._shared.fields import check_types
+from normplace.errors import expect_ranges
 from normplace.lab.tasks.data_files import unavailable_reason
 from normplace.lab.tasks.sequences.text import STANDARD_LIBRARY, find_text
 from normplace.lab.train.config import TrainConfig
@@ -58,8 +59,8 @@ class PretrainedTrial:
 
     def __post_init__(self) -> None:
         check_types(self)
-        check_range(self, "exam", "tokens", least=2)
-        check_range(self, "dim", "depth", "heads", least=1)
+        expect_ranges(self, "exam", "tokens", least=2)
+        expect_ranges(self, "dim", "depth", "heads", least=1)
         self.train_config()  # raises for the other fields
 
     @property

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from normplace._shared.fields import check_range, check_types
-from normplace.errors import expect_choice
+from normplace._shared.fields import check_types
+from normplace.errors import expect_choice, expect_ranges
 from normplace.lab.train.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ class NetworkConfig:
 
     def __post_init__(self) -> None:
         check_types(self)
-        check_range(self, "dim", "depth", "heads", least=1)
-        check_range(self, "key_value_heads", "learned_positions", least=0)
+        expect_ranges(self, "dim", "depth", "heads", least=1)
+        expect_ranges(self, "key_value_heads", "learned_positions", least=0)
 
     def transformer_config(self, vocab_size: int, context: int) -> TransformerConfig:
         """Return the full configuration of the Transformer.
@@ -158,13 +158,13 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_types(self)
-        check_range(self, "context", "batch", "accumulate", "steps", "patience", least=1)
-        check_range(self, "evaluate_every", "evaluate_sequences", "checkpoint_every", least=1)
-        check_range(self, "learning_rate", "clip", "spike", above=0, below=math.inf)
-        check_range(self, "beta1", "beta2", "warm_up", least=0, below=1)
-        check_range(self, "decay", "floor", least=0, most=1)
-        check_range(self, "weight_decay", "peak_tflops", least=0, below=math.inf)
-        check_range(self, "seed", least=0, below=SEED_LIMIT)
+        expect_ranges(self, "context", "batch", "accumulate", "steps", "patience", least=1)
+        expect_ranges(self, "evaluate_every", "evaluate_sequences", "checkpoint_every", least=1)
+        expect_ranges(self, "learning_rate", "clip", "spike", above=0, below=math.inf)
+        expect_ranges(self, "beta1", "beta2", "warm_up", least=0, below=1)
+        expect_ranges(self, "decay", "floor", least=0, most=1)
+        expect_ranges(self, "weight_decay", "peak_tflops", least=0, below=math.inf)
+        expect_ranges(self, "seed", least=0, below=SEED_LIMIT)
         for name, options in (("precision", PRECISIONS), ("parallel", PARALLEL)):
             expect_choice(name, getattr(self, name), options)
         self.learning_rate_schedule()  # raises if the warm-up does not fit into the steps

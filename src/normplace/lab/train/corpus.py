@@ -25,9 +25,8 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from normplace._shared.fields import quoted
 from normplace._shared.resources import available_memory, in_words
-from normplace.errors import UsageError, expect_installed
+from normplace.errors import UsageError, expect_installed, quoted
 from normplace.lab.tasks.sequences.text import STANDARD_LIBRARY, load_text
 from normplace.lab.train.byte_counts import ByteCounts
 from normplace.lab.train.packages import PACKAGES, Package, PackageFile, package_files, package_roots, read_packages

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normplace.errors import UsageError
+from normplace.errors import UsageError, expect_range
 
 
 def fit(
@@ -39,8 +39,8 @@ def fit(
     Raises:
         UsageError: If the batch size is below 1, or a generator is required and absent.
     """
-    if batch_size is not None and batch_size < 1:
-        raise UsageError(f"batch_size must be at least 1, got {batch_size}.")
+    if batch_size is not None:
+        expect_range("batch_size", batch_size, least=1)
     # Fused: in these small networks, one kernel per parameter would dominate the time of a step.
     optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate, fused=x.device.type in ("cpu", "cuda"))
     model.train()

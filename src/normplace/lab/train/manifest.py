@@ -10,8 +10,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from normplace._shared.fields import quoted
-from normplace.errors import UsageError
+from normplace.errors import UsageError, quoted
 from normplace.lab.train.config import rename_old_keys
 from normplace.lab.train.distributed import ProcessGroup
 from normplace.models.weights import HASH, Damage, check_file, read_json, read_sealed

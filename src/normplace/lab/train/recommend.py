@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from normplace.errors import UsageError, expect_choice
+from normplace.errors import UsageError, expect_choice, expect_range
 from normplace.lab.tasks.recommend.bpr import TripleSampler, batch_penalty, bpr_loss
 from normplace.lab.tasks.recommend.interactions import Interactions
 from normplace.lab.train.cuda_graph import GraphedStep, set_learning_rate
@@ -54,8 +54,8 @@ def fit_bpr(
     Raises:
         UsageError: If a number is too small, the schedule is unknown, or a CUDA graph is requested without a GPU.
     """
-    if min(epochs, batch_size) < 1:
-        raise UsageError(f"epochs and batch_size must be at least 1, got {epochs} and {batch_size}.")
+    expect_range("epochs", epochs, least=1)
+    expect_range("batch_size", batch_size, least=1)
     expect_choice("schedule", schedule, SCHEDULES)
     sampler = TripleSampler(interactions)
     on_gpu = sampler.device.type == "cuda"

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
-from normplace.errors import UsageError
+from normplace.errors import UsageError, expect_range
 from normplace.lab.tasks.selection.graph import Graph
 from normplace.lab.tasks.selection.rewards import Selection
 from normplace.models.policy import Policy
@@ -139,8 +139,7 @@ def train_policy(
     if not graphs:
         raise UsageError("there are no graphs to train on: pass at least one.")
     for name, value, least in (("steps", steps, 1), ("batch_size", batch_size, 1), ("samples", samples, 2)):
-        if value < least:
-            raise UsageError(f"{name} must be at least {least}, got {value}.")
+        expect_range(name, value, least=least)
     prepared = [policy.prepare(graph) for graph in graphs]
     optimizer = torch.optim.Adam(policy.parameters(), lr=learning_rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)

@@ -9,9 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from normplace._shared.fields import quoted
 from normplace._shared.output import cannot_write, write_atomic
-from normplace.errors import UsageError
+from normplace.errors import UsageError, quoted
 from normplace.lab.train.tokenizer import BYTES, FILE, ByteTokenizer, Tokenizer, load_tokenizer, save_tokenizer
 from normplace.models.transformer import Transformer, TransformerConfig, load, save
 from normplace.models.weights import Damage, read_json

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from normplace._shared.fields import check_types
-from normplace.errors import UsageError, expect_choice
+from normplace.errors import UsageError, expect_choice, expect_ranges
 
 SCHEDULES = ("cosine", "wsd", "constant")
 
@@ -50,8 +50,7 @@ class Schedule:
             raise UsageError(f"the learning rate must be positive and finite, got {self.peak}.")
         if not 0 <= self.warm_up < self.steps:
             raise UsageError(f"a warm-up of {self.warm_up} steps does not fit into {self.steps}: lower warm_up.")
-        if not (0 <= self.decay <= 1 and 0 <= self.floor <= 1):
-            raise UsageError(f"decay and floor must be between 0 and 1, got {self.decay} and {self.floor}.")
+        expect_ranges(self, "decay", "floor", least=0, most=1)
 
     @property
     def decay_start(self) -> int:

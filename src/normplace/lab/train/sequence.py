@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normplace._shared.fields import check_range, check_types
-from normplace.errors import expect_choice
+from normplace._shared.fields import check_types
+from normplace.errors import expect_choice, expect_ranges
 from normplace.lab.tasks.sequences.batch import IGNORE, SequenceTask
 from normplace.lab.train.config import PRECISIONS
 from normplace.lab.train.cuda_graph import GraphedStep, set_learning_rate
@@ -56,9 +56,9 @@ class SequenceTraining:
 
     def __post_init__(self) -> None:
         check_types(self)
-        check_range(self, "steps", "batch_size", "every", least=1)
-        check_range(self, "learning_rate", "clip", above=0, below=math.inf)
-        check_range(self, "warm_up", "weight_decay", least=0, below=math.inf)
+        expect_ranges(self, "steps", "batch_size", "every", least=1)
+        expect_ranges(self, "learning_rate", "clip", above=0, below=math.inf)
+        expect_ranges(self, "warm_up", "weight_decay", least=0, below=math.inf)
         expect_choice("schedule", self.schedule, SCHEDULES)
         expect_choice("precision", self.precision, PRECISIONS)
 

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normplace._shared.fields import check_range, check_types
+from normplace._shared.fields import check_types
 from normplace.analysis.signal_probe.probe import Probe
 from normplace.analysis.signal_probe.results import COLUMNS, Signals
+from normplace.errors import expect_ranges
 from normplace.lab.train.compiling import uncompiled
 from normplace.lab.train.distributed import ProcessGroup, full_state_dict, unwrap
 from normplace.lab.train.sequence import autocast
@@ -44,7 +45,7 @@ class SignalsConfig:
 
     def __post_init__(self) -> None:
         check_types(self)
-        check_range(self, "every", "sequences", least=1)
+        expect_ranges(self, "every", "sequences", least=1)
 
 
 class SignalMonitor:

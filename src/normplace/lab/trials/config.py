@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, TypeVar, get_type_hints
 
-from normplace._shared.fields import check_type, describe, fits, quoted
-from normplace.errors import UsageError, expect_choice
+from normplace._shared.fields import check_type, describe, fits
+from normplace.errors import UsageError, expect_choice, quoted
 from normplace.lab.trials.record import trial_hash
 
 Config = TypeVar("Config")

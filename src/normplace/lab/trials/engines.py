@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import torch
 
-from normplace.errors import UsageError, expect_choice, expect_installed
+from normplace.errors import UsageError, expect_choice, expect_installed, expect_range
 from normplace.lab.trials.spawn import WorkerContext, set_environment
 
 RETRIES = 2
@@ -369,8 +369,7 @@ def open_engine(name: str, jobs: int, address: str | None = None, gpu_share: flo
         UsageError: If there is no such engine, it is not installed, or its cluster is not reachable.
     """
     expect_choice("engine", name, ENGINES)
-    if jobs < 1:
-        raise UsageError(f"--jobs must be at least 1, got {jobs}.")
+    expect_range("--jobs", jobs, least=1)
     module = ENGINES[name]
     if module is None:
         if address:

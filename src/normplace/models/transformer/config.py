@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from normplace._shared.fields import check_range, check_types
-from normplace.errors import UsageError, expect_choice, expect_layers, expect_whole, unknown
+from normplace._shared.fields import check_types
+from normplace.errors import UsageError, expect_choice, expect_layers, expect_ranges, expect_whole, unknown
 from normplace.models.transformer.init import WeightInit, suited_init
 from normplace.models.transformer.positions import ALiBi, Rotary
 from normplace.models.transformer.rotary_scaling import RotaryScaling, read_scaling
@@ -72,7 +72,7 @@ class AttentionConfig:
     def __post_init__(self) -> None:
         make_tuples(self, "windows", "chunks")
         check_types(self)
-        check_range(self, "temperature", least=0)
+        expect_ranges(self, "temperature", least=0)
         expect_whole(1, temperature_floor=self.temperature_floor)
 
     def window(self, layer: int) -> int | None:
@@ -174,7 +174,7 @@ class PositionConfig:
         if isinstance(self.scaling, Mapping):
             object.__setattr__(self, "scaling", read_scaling(self.scaling))
         check_types(self)
-        check_range(self, "offset", least=0)
+        expect_ranges(self, "offset", least=0)
         expect_choice("kind of positions", self.kind, POSITIONS)
         if (self.kind == "learned") != (self.length is not None):
             raise UsageError(
@@ -305,8 +305,7 @@ class TransformerConfig:
         expect_choice("norm_parameters", self.norm_parameters, NORM_PARAMETERS)
         expect_whole(1, vocab_size=self.vocab_size, dim=self.dim)
         expect_layers(depth=self.depth)
-        if self.token_types < 0:
-            raise UsageError(f"token_types must be at least 0, got {self.token_types}.")
+        expect_ranges(self, "token_types", least=0)
         if self.norm not in ROW_NORMS:
             if self.norm not in NORMS:
                 raise unknown("norm", self.norm, ROW_NORMS)

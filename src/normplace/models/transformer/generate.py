@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from normplace.errors import UsageError
+from normplace.errors import UsageError, expect_range
 
 if TYPE_CHECKING:
     from normplace.models.transformer.model import Transformer
@@ -154,13 +154,12 @@ def check_draws(new: int, temperature: float, top_k: int | None, top_p: float | 
     Raises:
         UsageError: If one is out of range.
     """
-    if new < 1:
-        raise UsageError(f"new must be at least 1, got {new}.")
+    expect_range("new", new, least=1)
     if not (math.isfinite(temperature) and temperature >= 0):
         raise UsageError(f"temperature must be zero or more and finite, got {temperature}.")
     if temperature == 0 and (top_k is not None or top_p is not None):
         raise UsageError("top_k and top_p need sampling, but temperature is 0: set, for example, temperature=1.0.")
-    if top_k is not None and top_k < 1:
-        raise UsageError(f"top_k must be at least 1, got {top_k}.")
-    if top_p is not None and not 0 < top_p <= 1:
-        raise UsageError(f"top_p must be above 0 and at most 1, got {top_p}.")
+    if top_k is not None:
+        expect_range("top_k", top_k, least=1)
+    if top_p is not None:
+        expect_range("top_p", top_p, above=0, most=1)

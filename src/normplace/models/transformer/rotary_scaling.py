@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normplace._shared.fields import check_range, check_types
-from normplace.errors import UsageError, expect_choice
+from normplace._shared.fields import check_types
+from normplace.errors import UsageError, expect_choice, expect_ranges
 from normplace.placement import known_fields
 
 
@@ -62,7 +62,7 @@ class LinearScaling(RotaryScaling):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range(self, "factor", above=0)
+        expect_ranges(self, "factor", above=0)
 
     def frequencies(self, theta: float, exponents: Tensor, length: int) -> Tensor:
         """The frequencies for any length."""
@@ -86,7 +86,7 @@ class DynamicScaling(RotaryScaling):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range(self, "factor", "original_length", least=1)
+        expect_ranges(self, "factor", "original_length", least=1)
 
     def frequencies(self, theta: float, exponents: Tensor, length: int) -> Tensor:
         """The frequencies for a length."""
@@ -120,8 +120,8 @@ class YarnScaling(RotaryScaling):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range(self, "factor", "fast", "slow", above=0)
-        check_range(self, "original_length", least=1)
+        expect_ranges(self, "factor", "fast", "slow", above=0)
+        expect_ranges(self, "original_length", least=1)
 
     def frequencies(self, theta: float, exponents: Tensor, length: int) -> Tensor:
         """The frequencies for any length."""
@@ -159,8 +159,8 @@ class Llama3Scaling(RotaryScaling):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range(self, "factor", "low", "high", above=0)
-        check_range(self, "original_length", least=1)
+        expect_ranges(self, "factor", "low", "high", above=0)
+        expect_ranges(self, "original_length", least=1)
         if self.low >= self.high:
             raise UsageError(f"low must be less than high, got {self.low} and {self.high}.")
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from normplace.errors import UsageError, expect_number, expect_whole
+from normplace.errors import UsageError, expect_number, expect_range, expect_whole
 from normplace.ntk.checks import (
     require_choice,
     require_columns,
@@ -278,8 +278,7 @@ def predict(
         expect_whole(1, max_iterations=max_iterations)
     expect_number("learning_rate", learning_rate, 0, above=True)
     expect_number("tolerance", tolerance, 0, above=True)
-    if not tolerance < 1:
-        raise UsageError(f"tolerance must be between 0 and 1, not {tolerance!r}.")
+    expect_range("tolerance", tolerance, below=1)
     outputs = require_floating("targets", targets)
     matrix = require_kernel("kernel_train", kernel_train) if not callable(kernel_train) else None
     rows = len(matrix) if matrix is not None else len(outputs) if outputs.ndim else 0

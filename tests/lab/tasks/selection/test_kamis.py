@@ -33,7 +33,7 @@ def test_it_is_killed_after_the_timeout():
 
 def answering(monkeypatch, code):
     """Replace KaMIS by other code in the subprocess, as if the package were installed."""
-    monkeypatch.setattr(kamis.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(kamis, "_CHILD", f"import sys\nimport numpy as np\n{code}")
 
 
@@ -59,6 +59,6 @@ def test_invalid_arguments_raise_a_usage_error(monkeypatch):
         kamis_set(path(3), seconds=0)
     with pytest.raises(UsageError, match="seed must be an integer"):
         kamis_set(path(3), seed=-1)
-    monkeypatch.setattr(kamis.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"pip install 'normplace\[kamis\]'"):
         kamis_set(path(3))

@@ -102,7 +102,7 @@ MISTAKES = [
     (lambda: StringTask(longest=200), "takes 403 tokens, but the context is 220"),
     (lambda: StringTask(shortest=9, longest=8), "shortest <= longest"),
     (lambda: StringTask("prefix", shortest=3), "4 <= shortest"),
-    (lambda: StringTask(alphabet=27), "1 to 26 letters"),
+    (lambda: StringTask(alphabet=27), "alphabet must be at least 1 and at most 26"),
     (lambda: StringTask("prefix", ngram=14, shortest=18), "1 to 13 characters"),
     (lambda: StringTask("prefix", alphabet=1).evaluation_batch(1, 9, generator()), "occurs exactly once"),
     (lambda: StringTask("suffix").evaluation_batch(1, 3, generator()), "at least 4 characters"),

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from normplace._shared.fields import check_range, check_types
+from normplace._shared.fields import check_types
 from normplace._shared.references import importable_reference
-from normplace.errors import expect_choice
+from normplace.errors import expect_choice, expect_ranges
 from normplace.lab.compare.statistics import Better
 from normplace.lab.compare.task import Task, task_reference
 from normplace.lab.compare.tasks.graph_model import model_factory
@@ -39,7 +39,7 @@ class GraphTaskConfig:
 
     def __post_init__(self) -> None:
         check_types(self)
-        check_range(self, "width", "depth", least=1)
+        expect_ranges(self, "width", "depth", least=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class RandomGraphsConfig(GraphTaskConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range(self, "train_graphs", "held_out", "batch", least=1)
+        expect_ranges(self, "train_graphs", "held_out", "batch", least=1)
         expect_choice("features", self.features, FEATURES)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normplace._shared.fields import check_range
+from normplace.errors import expect_ranges
 from normplace.lab.compare.start_folder import from_start_folder
 from normplace.lab.compare.task import SPLITS, Start
 from normplace.lab.compare.tasks.graph_model import GraphBatch, call_graph_model, check_output
@@ -35,7 +35,7 @@ class NodeConfig(GraphTaskConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range(self, "side", least=1)
+        expect_ranges(self, "side", least=1)
 
 
 class NodeTask(GraphTask):

@@ -16,8 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from normplace._shared.fields import check_range
-from normplace.errors import expect_choice
+from normplace.errors import expect_choice, expect_ranges
 from normplace.lab.compare.task import SPLITS, Start
 from normplace.lab.compare.tasks.graph_model import GraphBatch, call_graph_model, check_output, join_graphs
 from normplace.lab.compare.tasks.graph_task import GraphTask, RandomGraphsConfig
@@ -50,7 +49,7 @@ class SelectionConfig(RandomGraphsConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range(self, "samples", least=2)
+        expect_ranges(self, "samples", least=2)
         expect_choice("task", self.task, REWARDS)
 
 

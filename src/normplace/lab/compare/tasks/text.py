@@ -18,9 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normplace._shared.fields import check_range
 from normplace.analysis.loading.models import build_model, read_config
-from normplace.errors import UsageError, expect_choice
+from normplace.errors import UsageError, expect_choice, expect_ranges
 from normplace.lab.compare.start_folder import from_start_folder
 from normplace.lab.compare.task import SPLITS, Start, Task, task_reference
 from normplace.lab.tasks.sequences.text import STANDARD_LIBRARY
@@ -75,7 +74,7 @@ class TextConfig(NetworkConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range(self, "context", "batch", "held_out", least=1)
+        expect_ranges(self, "context", "batch", "held_out", least=1)
         for name, options in (("device", DEVICES), ("precision", (AUTO, *PRECISIONS))):
             expect_choice(name, getattr(self, name), options)
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from normplace._shared.device import pick_device
-from normplace.errors import UsageError, expect_at_least, expect_choice
+from normplace.errors import UsageError, expect_choice, expect_ranges
 from normplace.lab.studies.causalrn.copying_variable import COPIED
 from normplace.lab.studies.causalrn.networks import TITLES, build
 from normplace.lab.studies.causalrn.published_size import HEADS, MAMBA_HEADS, SEEDS, alignment_of
@@ -103,7 +103,7 @@ class GeneralizationTrial(TrainedTrial):
     def __post_init__(self) -> None:
         super().__post_init__()
         expect_choice("network", self.network, POSITIONS)
-        expect_at_least(2, self, "longest")
+        expect_ranges(self, "longest", least=2)
         if self.positions not in POSITIONS[self.network]:
             choices = ", ".join(POSITIONS[self.network])
             raise UsageError(f"{TITLES[self.network]} does not extend {self.positions!r} positions: choose {choices}.")

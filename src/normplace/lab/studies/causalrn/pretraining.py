@@ -20,9 +20,8 @@ import numpy as np
 import torch
 
 from normplace._shared.device import pick_device
-from normplace._shared.fields import check_range
 from normplace._shared.output import write_atomic
-from normplace.errors import UsageError, expect_choice
+from normplace.errors import UsageError, expect_choice, expect_ranges
 from normplace.lab.studies.causalrn.language import matched_network
 from normplace.lab.studies.causalrn.networks import NETWORKS, TITLES
 from normplace.lab.studies.pretrained import PretrainedTrial, held_out_loss, missing_text, text_source
@@ -73,7 +72,7 @@ class PretrainingTrial(PretrainedTrial):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range(self, "vocab", least=BYTE_VALUES)
+        expect_ranges(self, "vocab", least=BYTE_VALUES)
         expect_choice("network", self.network, NETWORKS)
 
 

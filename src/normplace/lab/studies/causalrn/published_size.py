@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from normplace._shared.device import pick_device
-from normplace.errors import expect_at_least
+from normplace.errors import expect_ranges
 from normplace.lab.studies.causalrn.training import COPIES, CopyingTrial, train_to_copy
 from normplace.lab.tasks.sequences import FixedCopy
 from normplace.lab.trials.study import Outcome
@@ -58,7 +58,7 @@ class PublishedTrial(CopyingTrial):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        expect_at_least(self.every, self, "budget")
+        expect_ranges(self, "budget", least=self.every)
 
 
 TIMES = ("seconds_to_copy", "step_seconds")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from normplace.errors import UsageError, expect_choice
+from normplace.errors import expect_choice, expect_ranges
 from normplace.lab.studies.causalrn.networks import TITLES, mixer_of
 from normplace.lab.trials.cost import elements_read, peak_bytes
 from normplace.lab.trials.study import Outcome, Part
@@ -39,8 +39,7 @@ class ScalingTrial:
 
     def __post_init__(self) -> None:
         expect_choice("form", self.form, FORMS)
-        if min(self.length, self.dim, self.depth) < 1:
-            raise UsageError("length, dim and depth must be at least 1.")
+        expect_ranges(self, "length", "dim", "depth", least=1)
 
 
 def plan(scale: str) -> Iterator[ScalingTrial]:

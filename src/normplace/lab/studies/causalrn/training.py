@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from normplace._shared.device import pick_device
-from normplace.errors import expect_at_least
+from normplace.errors import expect_ranges
 from normplace.lab.tasks.sequences import AnswerAccuracy, Batch, FixedCopy
 from normplace.lab.train.sequence import (
     EVALUATION_BATCH,
@@ -57,7 +57,7 @@ class TrainedTrial:
     cuda_graph: bool = True
 
     def __post_init__(self) -> None:
-        expect_at_least(1, self, "dim", "depth", "steps", "batch_size")
+        expect_ranges(self, "dim", "depth", "steps", "batch_size", least=1)
 
     def training(self, **options: Any) -> SequenceTraining:
         """The training settings, with further options of a part."""
@@ -111,7 +111,7 @@ class CopyingTrial(TrainedTrial):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        expect_at_least(1, self, "length", "letters", "every")
+        expect_ranges(self, "length", "letters", "every", least=1)
 
 
 @dataclass

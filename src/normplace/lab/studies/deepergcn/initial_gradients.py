@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional as F
 
 from normplace._shared.device import pick_device
-from normplace.errors import expect_at_least, expect_choice
+from normplace.errors import expect_choice, expect_ranges
 from normplace.lab.studies.deepergcn.depth import GRID, ORDERS
 from normplace.lab.studies.deepergcn.networks import check_aggregation, conv_factory, convolution_weights
 from normplace.lab.studies.deepergcn.node import NodeTrial, load, why_unavailable
@@ -62,8 +62,8 @@ class GradientTrial:
         expect_choice("block order", self.order, ORDERS)
         expect_choice("norm", self.norm, NORMS)
         check_aggregation(self.aggregation)
-        expect_at_least(4, self, "depth")
-        expect_at_least(1, self, "dim", "side")
+        expect_ranges(self, "depth", least=4)
+        expect_ranges(self, "dim", "side", least=1)
 
     def node_trial(self) -> NodeTrial:
         """The trial that trains the same network; it loads the same graph."""

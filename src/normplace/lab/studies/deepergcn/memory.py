@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from normplace._shared.device import pick_device
-from normplace.errors import expect_at_least, expect_choice
+from normplace.errors import expect_choice, expect_ranges
 from normplace.lab.studies.deepergcn.networks import conv_factory
 from normplace.lab.tasks.graphs.grid_mines import grid_mines
 from normplace.lab.trials.cost import peak_bytes
@@ -47,7 +47,7 @@ class MemoryTrial:
 
     def __post_init__(self) -> None:
         expect_choice("memory mode", self.memory, MEMORY)
-        expect_at_least(1, self, "depth")
+        expect_ranges(self, "depth", least=1)
 
 
 def plan(scale: str) -> Iterator[MemoryTrial]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normplace._shared.device import pick_device
-from normplace.errors import expect_at_least, expect_choice
+from normplace.errors import expect_choice, expect_ranges
 from normplace.lab.studies.deepergcn.networks import AGGREGATIONS, conv_factory, learned_scalars
 from normplace.lab.tasks.data_files import unavailable_reason
 from normplace.lab.tasks.graphs.labelled import roc_auc
@@ -55,8 +55,8 @@ class MoleculeTrial:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        expect_at_least(2, self, "depth", "batch_size")
-        expect_at_least(1, self, "dim", "epochs")
+        expect_ranges(self, "depth", "batch_size", least=2)
+        expect_ranges(self, "dim", "epochs", least=1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from normplace._shared.device import pick_device
 from normplace.analysis.smoothing import smoothing
-from normplace.errors import expect_at_least, expect_choice
+from normplace.errors import expect_choice, expect_ranges
 from normplace.lab.studies.deepergcn.networks import check_aggregation, conv_factory, learned_scalars
 from normplace.lab.tasks.data_files import unavailable_reason
 from normplace.lab.tasks.graphs import grid_mines
@@ -68,7 +68,7 @@ class NodeTrial:
         expect_choice("block order", self.order, NAMED)
         expect_choice("place of dropout", self.dropped, DROPPED)
         check_aggregation(self.aggregation)
-        expect_at_least(1, self, "depth", "dim", "epochs")
+        expect_ranges(self, "depth", "dim", "epochs", least=1)
 
 
 def why_unavailable(trial: NodeTrial) -> str | None:

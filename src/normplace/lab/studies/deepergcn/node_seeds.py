@@ -23,7 +23,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from normplace._shared.device import pick_device
 from normplace.analysis.smoothing import Smoothing, smoothing
-from normplace.errors import UsageError, expect_at_least, expect_choice
+from normplace.errors import UsageError, expect_choice, expect_ranges
 from normplace.lab.studies.deepergcn.device_scores import DeviceScores
 from normplace.lab.studies.deepergcn.networks import convolution_weights, learned_scalars
 from normplace.lab.studies.deepergcn.node import NodeTrial, build, load
@@ -65,11 +65,8 @@ class SeedsTrial(NodeTrial):
         expect_choice("schedule", self.schedule, SCHEDULES)
         if self.norm != "batch" or self.msg_norm:
             raise UsageError("seeds are trained together with BatchNorm and without MsgNorm: use norm=batch.")
-        if not 0 <= self.average < 1:
-            raise UsageError(f"average must be at least 0 and below 1, got {self.average}.")
-        if not 0 <= self.input_dropout < 1:
-            raise UsageError(f"input_dropout must be at least 0 and below 1, got {self.input_dropout}.")
-        expect_at_least(1, self, "growth", "evaluations")
+        expect_ranges(self, "average", "input_dropout", least=0, below=1)
+        expect_ranges(self, "growth", "evaluations", least=1)
 
 
 @dataclass(frozen=True)

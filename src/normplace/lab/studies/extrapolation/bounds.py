@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from normplace.errors import expect_at_least
+from normplace.errors import expect_ranges
 from normplace.lab.studies.extrapolation.kernels import limit
 from normplace.lab.studies.extrapolation.networks import NAMES, VARIANTS
 from normplace.lab.tasks.regression.toy import NOISE, toy_data
@@ -40,7 +40,7 @@ class BoundTrial:
     rounds: int = 40
 
     def __post_init__(self) -> None:
-        expect_at_least(1, self, "features", "directions", "rounds")
+        expect_ranges(self, "features", "directions", "rounds", least=1)
 
 
 def plan(scale: str) -> Iterator[BoundTrial]:

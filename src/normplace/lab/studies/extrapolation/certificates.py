@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from normplace.errors import expect_at_least
+from normplace.errors import expect_ranges
 from normplace.lab.studies.extrapolation.random_networks import INPUTS, random_network, search_growth
 from normplace.lab.trials.study import Outcome, Part
 from normplace.ntk import certificate
@@ -30,7 +30,7 @@ class CertificateTrial:
     networks: int = 10
 
     def __post_init__(self) -> None:
-        expect_at_least(1, self, "networks")
+        expect_ranges(self, "networks", least=1)
 
 
 def plan(scale: str) -> Iterator[CertificateTrial]:

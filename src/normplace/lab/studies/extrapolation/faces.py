@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional as F
 
-from normplace.errors import expect_at_least, expect_choice
+from normplace.errors import expect_choice, expect_ranges
 from normplace.lab.studies.extrapolation.networks import NAMES, VARIANTS
 from normplace.lab.studies.extrapolation.tabular import network_predictions
 from normplace.lab.tasks.data_files import unavailable_reason
@@ -46,7 +46,7 @@ class FacesTrial:
 
     def __post_init__(self) -> None:
         expect_choice("position of the LayerNorm", self.norm_at, VARIANTS)
-        expect_at_least(1, self, "epochs", "batch_size", "width")
+        expect_ranges(self, "epochs", "batch_size", "width", least=1)
 
 
 def plan(scale: str) -> Iterator[FacesTrial]:

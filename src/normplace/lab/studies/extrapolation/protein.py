@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from normplace.errors import expect_at_least, expect_choice
+from normplace.errors import expect_choice, expect_ranges
 from normplace.lab.studies.extrapolation.networks import NAMES, VARIANTS
 from normplace.lab.studies.extrapolation.tabular import (
     bin_centers,
@@ -64,8 +64,8 @@ class ProteinTrial:
 
     def __post_init__(self) -> None:
         expect_choice("learner", self.learner, LEARNERS)
-        expect_at_least(0, self, "rows", "batch_size")
-        expect_at_least(1, self, "epochs", "width", "rounds")
+        expect_ranges(self, "rows", "batch_size", least=0)
+        expect_ranges(self, "epochs", "width", "rounds", least=1)
 
 
 def plan(scale: str) -> Iterator[ProteinTrial]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from normplace.errors import expect_at_least, expect_choice
+from normplace.errors import expect_choice, expect_ranges
 from normplace.lab.studies.extrapolation.networks import SequenceRegressor
 from normplace.lab.tasks.regression.toy import growth_exponent
 from normplace.lab.tasks.sequences.straight_lines import (
@@ -55,7 +55,7 @@ class SequenceTrial:
 
     def __post_init__(self) -> None:
         expect_choice("position of the LayerNorm", self.norm_at, PLACES)
-        expect_at_least(1, self, "width", "heads", "layers", "sequences", "epochs", "batch_size")
+        expect_ranges(self, "width", "heads", "layers", "sequences", "epochs", "batch_size", least=1)
 
 
 def plan(scale: str) -> Iterator[SequenceTrial]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from normplace.errors import expect_at_least, expect_choice
+from normplace.errors import expect_choice, expect_ranges
 from normplace.lab.studies.extrapolation.networks import NORMS, VARIANTS, build_network
 from normplace.lab.tasks.regression.toy import EDGE, FUNCTIONS, growth_exponent, toy_data
 from normplace.lab.train.fit import fit
@@ -44,7 +44,7 @@ class ToyTrial:
     norm: str = "layer"
 
     def __post_init__(self) -> None:
-        expect_at_least(1, self, "width", "points", "epochs")
+        expect_ranges(self, "width", "points", "epochs", least=1)
         expect_choice("norm", self.norm, NORMS)
 
 

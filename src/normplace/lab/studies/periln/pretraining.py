@@ -22,9 +22,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from normplace._shared.device import pick_device
-from normplace._shared.fields import check_range
 from normplace.analysis.signal_probe.probe import Probe
-from normplace.errors import expect_choice
+from normplace.errors import expect_choice, expect_ranges
 from normplace.lab.studies.periln.pretraining_signals import headline_numbers, measure_signals, series_of
 from normplace.lab.studies.periln.training import BYTES, STUCK_MARGIN, diverged
 from normplace.lab.studies.pretrained import PretrainedTrial, held_out_loss, missing_text, text_source
@@ -99,7 +98,7 @@ class PretrainingTrial(PretrainedTrial):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range(self, "probe", least=2)
+        expect_ranges(self, "probe", least=2)
         Placement.named(self.placement)
         expect_choice("variant", self.variant, VARIANTS)
 

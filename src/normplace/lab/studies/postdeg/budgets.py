@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from normplace.errors import UsageError, expect_at_least, expect_choice
+from normplace.errors import expect_choice, expect_ranges
 from normplace.lab.studies.postdeg.networks import missing_package
 from normplace.lab.studies.postdeg.topologies import LEARNED, build_policy
 from normplace.lab.trials.study import Outcome, Part
@@ -58,11 +58,9 @@ class BudgetTrial:
 
     def __post_init__(self) -> None:
         expect_choice("method", self.method, LEARNED)
-        expect_at_least(1, self, "steps", "train_graphs", "test_graphs", "simulations")
-        expect_at_least(20, self, "nodes")
-        for share in (self.train_share, self.test_share):
-            if not 0 < share <= 1:
-                raise UsageError(f"a share of seeds must be above 0 and at most 1, got {share!r}.")
+        expect_ranges(self, "steps", "train_graphs", "test_graphs", "simulations", least=1)
+        expect_ranges(self, "nodes", least=20)
+        expect_ranges(self, "train_share", "test_share", above=0, most=1)
 
 
 def plan(scale: str) -> Iterator[BudgetTrial]:

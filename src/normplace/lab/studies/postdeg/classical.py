@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from normplace.errors import expect_at_least, expect_choice
+from normplace.errors import expect_choice, expect_ranges
 from normplace.lab.studies.postdeg.networks import missing_selection, missing_solver, reward_of, task_score
 from normplace.lab.tasks.selection_names import TASKS, methods_of
 from normplace.lab.trials.study import Outcome, Part
@@ -32,7 +32,7 @@ class ClassicalTrial:
 
     def __post_init__(self) -> None:
         expect_choice("method", self.method, methods_of(self.task))
-        expect_at_least(1, self, "test_graphs")
+        expect_ranges(self, "test_graphs", least=1)
 
 
 def plan(scale: str) -> Iterator[ClassicalTrial]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from normplace.errors import expect_at_least, expect_choice
+from normplace.errors import expect_choice, expect_ranges
 from normplace.lab.studies.postdeg.networks import missing_package, reward_of, task_score
 from normplace.lab.studies.postdeg.selection import TASKS
 from normplace.lab.trials.study import Outcome, Part
@@ -71,8 +71,8 @@ class ExtendedTrial:
         expect_choice("convolution", self.convolution, CONVOLUTIONS)
         expect_choice("input", self.features, FEATURES)
         expect_choice("scalar", self.source or "degree", TOPOLOGIES)
-        expect_at_least(1, self, "steps", "train_graphs")
-        expect_at_least(2, self, "test_graphs")
+        expect_ranges(self, "steps", "train_graphs", least=1)
+        expect_ranges(self, "test_graphs", least=2)
 
 
 def baseline(cell: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from normplace.errors import expect_at_least, expect_choice
+from normplace.errors import expect_choice, expect_ranges
 from normplace.lab.studies.postdeg import extended
 from normplace.lab.studies.postdeg.extended import ExtendedTrial
 from normplace.lab.studies.postdeg.networks import missing_package, missing_solver
@@ -92,7 +92,7 @@ class MisTrial:
     def __post_init__(self) -> None:
         expect_choice("family", self.family, FAMILIES)
         expect_choice("method", self.method, LEARNED | CLASSICAL)
-        expect_at_least(1, self, "graphs", "steps", "train_graphs")
+        expect_ranges(self, "graphs", "steps", "train_graphs", least=1)
 
 
 def plan(scale: str) -> Iterator[MisTrial]:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from normplace._shared.device import pick_device
-from normplace.errors import expect_at_least, expect_choice
+from normplace.errors import expect_choice, expect_ranges
 from normplace.lab.studies.postdeg import recommend
 from normplace.lab.studies.postdeg.recommend import CELLS, TOP, RecommendTrial, embeddings, length_slope, relative
 from normplace.lab.tasks.recommend import Interactions, rank_all
@@ -82,7 +82,7 @@ class PlateauTrial:
 
     def __post_init__(self) -> None:
         expect_choice("network", self.cell, NORMALIZED)
-        expect_at_least(1, self, "every", "patience", "limit", "batch_size")
+        expect_ranges(self, "every", "patience", "limit", "batch_size", least=1)
 
     def recommender(self) -> RecommendTrial:
         """The trial of the part ``recommend`` with the same network and data."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from normplace._shared.device import pick_device
-from normplace.errors import UsageError, expect_at_least, expect_choice
+from normplace.errors import UsageError, expect_choice, expect_ranges
 from normplace.lab.tasks.data_files import unavailable_reason
 from normplace.lab.tasks.recommend import (
     Interactions,
@@ -112,7 +112,7 @@ class RecommendTrial:
         choices = {"dataset": DATASETS, "model": MODELS, "where": SIDES, "schedule": SCHEDULES}
         for name, options in choices.items():
             expect_choice(name, getattr(self, name), options)
-        expect_at_least(1, self, "depth", "dim", "epochs", "batch_size")
+        expect_ranges(self, "depth", "dim", "epochs", "batch_size", least=1)
         if self.dataset == "own" and not self.table:
             raise UsageError("dataset 'own' is read from a file: set table to its path.")
         if self.model == "lightgcn" and self.where != "none":

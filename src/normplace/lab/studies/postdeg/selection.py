@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from normplace.errors import expect_at_least, expect_choice
+from normplace.errors import expect_choice, expect_ranges
 from normplace.lab.studies.postdeg.networks import (
     FLOAT32,
     FLOAT64,
@@ -79,7 +79,7 @@ class SelectionTrial:
         expect_choice("input", self.features, FEATURES)
         expect_choice("slot", self.slot, SLOTS)
         expect_choice("scoring", self.scoring, SCORINGS)
-        expect_at_least(1, self, "steps", "train_graphs", "test_graphs")
+        expect_ranges(self, "steps", "train_graphs", "test_graphs", least=1)
 
 
 def stack_options(trial: SelectionTrial) -> dict[str, Any]:

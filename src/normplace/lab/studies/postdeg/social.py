@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normplace._shared.device import pick_device
-from normplace.errors import UsageError, expect_at_least, expect_choice
+from normplace.errors import UsageError, expect_choice, expect_ranges
 from normplace.lab.studies.postdeg import networks
 from normplace.lab.tasks.data_files import unavailable_reason
 from normplace.lab.tasks.graphs.labelled import LabelledGraph, degree_alone, load_labelled
@@ -84,11 +84,10 @@ class SocialTrial:
         expect_choice("aggregation", self.aggregation, AGGREGATIONS)
         expect_choice("slot", self.slot, SLOTS)
         expect_choice("input", self.inputs, INPUTS)
-        expect_at_least(1, self, "width", "depth", "epochs")
+        expect_ranges(self, "width", "depth", "epochs", least=1)
         if self.width % HEADS:
             raise UsageError(f"width must be a multiple of the {HEADS} attention heads, got {self.width}.")
-        if not 0 < self.share <= 1:
-            raise UsageError(f"share must be above 0 and at most 1, got {self.share}.")
+        expect_ranges(self, "share", above=0, most=1)
         if self.path and self.graph in GRAPHS:
             raise UsageError(f"{self.graph} has three files, which are searched for: remove path={self.path}.")
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from normplace.errors import UsageError, expect_at_least, expect_choice
+from normplace.errors import UsageError, expect_choice, expect_ranges
 from normplace.lab.studies.postdeg import extended
 from normplace.lab.studies.postdeg.extended import ExtendedTrial
 from normplace.lab.studies.postdeg.networks import missing_package, reward_of, task_score
@@ -50,7 +50,7 @@ class TransferTrial:
     def __post_init__(self) -> None:
         expect_choice("task", self.task, TASKS)
         expect_choice("input", self.features, FEATURES)
-        expect_at_least(1, self, "steps", "train_graphs", "simulations")
+        expect_ranges(self, "steps", "train_graphs", "simulations", least=1)
         if not self.graphs:
             raise UsageError("no graph is named: give at least one.")
 

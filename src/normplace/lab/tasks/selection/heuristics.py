@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from normplace.errors import UsageError
+from normplace.errors import UsageError, expect_range
 from normplace.lab.tasks.selection.checks import check_count, check_generator, check_scores, takes_graph
 from normplace.lab.tasks.selection.compiled import compiled, tournament, update_tournament
 from normplace.lab.tasks.selection.graph import Graph
@@ -106,8 +106,7 @@ def pagerank(graph: Graph, damping: float = 0.85, tolerance: float = 1e-10) -> N
     Raises:
         UsageError: If ``damping`` is not from 0 to below 1.
     """
-    if not 0 <= damping < 1:
-        raise UsageError(f"damping must be at least 0 and below 1, got {damping!r}.")
+    expect_range("damping", damping, least=0, below=1)
     if not tolerance > 0:
         raise UsageError(f"tolerance must be positive, got {tolerance!r}.")
     return _pagerank(graph.indptr, graph.indices, damping, max(tolerance, 1e-14))

@@ -13,7 +13,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from normplace.errors import UsageError
+from normplace.errors import UsageError, expect_range
 from normplace.lab.tasks.selection.checks import check_count, check_nodes, check_probability, check_seed, takes_graph
 from normplace.lab.tasks.selection.compiled import (
     GOLDEN,
@@ -129,8 +129,7 @@ def spread(
         3.0
     """
     chosen = check_nodes(graph, seeds, "the seed set")
-    if not 0 < confidence < 1:
-        raise UsageError(f"confidence must be between 0 and 1, got {confidence!r}.")
+    expect_range("confidence", confidence, above=0, below=1)
     return Spread(_simulate(graph, chosen[None], model, simulations, seed, threads)[0], confidence)
 
 

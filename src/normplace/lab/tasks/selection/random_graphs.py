@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from normplace.errors import UsageError
+from normplace.errors import UsageError, expect_range
 from normplace.lab.tasks.selection.checks import check_generator, check_probability, takes_graph
 from normplace.lab.tasks.selection.compiled import GOLDEN, compiled, mix, uniform
 from normplace.lab.tasks.selection.graph import Graph
@@ -166,8 +166,7 @@ def model_rb(groups: int, size: int, tightness: float, generator: np.random.Gene
     check_generator(generator)
     if min(groups, size) < 2:
         raise UsageError(f"Model RB needs at least 2 groups of at least 2 nodes, got {groups} of {size}.")
-    if not 0 < tightness < 1:
-        raise UsageError(f"tightness must be above 0 and below 1, got {tightness!r}.")
+    expect_range("tightness", tightness, above=0, below=1)
     # With size = groups^a, the threshold is at r groups ln(groups) constraints, where r = -a / ln(1 - tightness).
     constraints = max(1, int(-np.log(size) * groups / np.log(1 - tightness) - 1))
     inside = np.stack(np.triu_indices(size, 1), axis=1)

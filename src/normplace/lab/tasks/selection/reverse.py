@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from normplace.errors import UsageError
+from normplace.errors import UsageError, expect_range
 from normplace.lab.tasks.selection.checks import check_budget, check_count, check_seed, takes_graph
 from normplace.lab.tasks.selection.compiled import (
     GOLDEN,
@@ -83,8 +83,7 @@ def ris_greedy(
         if not 0 < epsilon < GREEDY:
             raise UsageError(f"epsilon must be between 0 and 1 - 1/e, got {epsilon!r}.")
         failure = 1 / max(graph.num_nodes, 2) if failure is None else failure
-        if not 0 < failure < 1:
-            raise UsageError(f"failure must be between 0 and 1, got {failure!r}.")
+        expect_range("failure", failure, above=0, below=1)
         sets = _enough_sets(graph, k, model, epsilon, failure, start, threads)
         start = np.uint64(stream(start, 2**62))
     sets = check_count("sets", sets)

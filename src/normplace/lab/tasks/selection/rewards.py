@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from normplace.errors import UsageError
+from normplace.errors import expect_ranges
 from normplace.lab.tasks.selection.checks import check_orders
 from normplace.lab.tasks.selection.compiled import compiled
 from normplace.lab.tasks.selection.dismantling import component_sizes
@@ -66,8 +66,7 @@ class InfluenceReward:
     simulations: int = 32
 
     def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise UsageError(f"share must be above 0 and at most 1, got {self.share!r}.")
+        expect_ranges(self, "share", above=0, most=1)
 
     def length(self, graph: Graph) -> int:
         """The number of seeds."""

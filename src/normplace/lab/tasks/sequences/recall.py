@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from normplace.errors import UsageError
+from normplace.errors import UsageError, expect_ranges
 from normplace.lab.tasks.sequences.batch import IGNORE, AnswerAccuracy, Batch, answer_accuracy
 
 
@@ -47,8 +47,7 @@ class Recall:
             )
         if self.vocab_size // 2 - 1 < self.pairs:
             raise UsageError(f"{self.pairs} different keys need a vocab_size of at least {2 * self.pairs + 2} tokens.")
-        if not 0 < self.power <= 1:
-            raise UsageError(f"power must be above 0 and at most 1, got {self.power}.")
+        expect_ranges(self, "power", above=0, most=1)
 
     def draw(self, count: int, generator: torch.Generator) -> Batch:
         """Random sequences."""

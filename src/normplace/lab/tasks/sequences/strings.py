@@ -32,7 +32,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from normplace.errors import UsageError, expect_choice
+from normplace.errors import UsageError, expect_choice, expect_ranges
 from normplace.lab.tasks.sequences.batch import IGNORE, AnswerAccuracy, Batch, answer_accuracy
 from normplace.lab.tasks.sequences.packing import pack
 
@@ -95,8 +95,7 @@ class StringTask:
 
     def __post_init__(self) -> None:
         expect_choice("string task", self.task, TASKS)
-        if not 1 <= self.alphabet <= 26:
-            raise UsageError(f"alphabet must be from 1 to 26 letters, got {self.alphabet}.")
+        expect_ranges(self, "alphabet", least=1, most=26)
         if not 1 <= self.ngram <= LONGEST_NGRAM or self.answer < 0:
             raise UsageError(
                 f"an n-gram has 1 to {LONGEST_NGRAM} characters and an answer 0 or more, got {self.ngram} and "

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from normplace._shared.fields import quoted
-from normplace.errors import UsageError
+from normplace.errors import UsageError, quoted
 from normplace.models.transformer.config import PARTS, TransformerConfig
 from normplace.models.transformer.families.layouts import SAME, Layout
 from normplace.models.transformer.families.rules import Rule

@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from normplace._shared.fields import quoted
-from normplace.errors import UsageError
+from normplace.errors import UsageError, quoted
 from normplace.models.transformer.config import TransformerConfig
 from normplace.models.transformer.families.rules import Rule, Settings, setting
 from normplace.models.transformer.rotary_scaling import (

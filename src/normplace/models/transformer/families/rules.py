@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
-from normplace._shared.fields import quoted
-from normplace.errors import UsageError
+from normplace.errors import UsageError, quoted
 from normplace.models.transformer.config import TransformerConfig
 from normplace.placement import Placement
 
