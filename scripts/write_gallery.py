@@ -153,8 +153,8 @@ def page() -> str:
 
     entries = list(audits())
     introduction = (
-        "Where do well-known models have their norms? These are audits of Transformers from the default configurations of "
-        f"transformers {transformers.__version__}, without weights, and of graph networks. In the diagrams, norms are "
+        "Where do well-known models have their norms? These are audits of Transformers from the default "
+        f"configurations of transformers {transformers.__version__}, without weights, and of graph networks. In the diagrams, norms are "
         "blue; names at the lower edge of a branch are norms inside it. `scripts/write_gallery.py` writes this page. "
         "[Audit your own model](../tutorials/audit.md)."
     )
