@@ -91,7 +91,6 @@ def dots(
     panels: Sequence[str],
     low: str = "low",
     high: str = "high",
-    step: int = 17,
 ) -> dict[str, Any]:
     """A point with its interval for each row and source; sources are distinguished by colour and shape.
 
@@ -105,7 +104,6 @@ def dots(
         panels: Its values, in the order of the panels.
         low: Column of the lower end of the interval; a row without it has a point only.
         high: Column of its upper end.
-        step: Height of each source of a row, in pixels.
     """
     domain = list(sources)
     along = {"type": "quantitative", "scale": {"zero": False}, **x}
@@ -124,7 +122,7 @@ def dots(
             "encoding": {**place, "x": along, "color": colour, "shape": shape},
         },
     ]
-    return _faceted(facet, panels, 2, {"height": {"step": step}, "layer": layers})
+    return _faceted(facet, panels, 2, {"height": {"step": 17}, "layer": layers})
 
 
 def cells(
