@@ -276,7 +276,8 @@ COSTS = {"small-cpu.json": small, "growth-cpu.json": growth, "scale-cpu.json": s
 """Sections of the page on costs, by the record that they show."""
 COSTS_TITLE = """# Costs
 
-CPU time and memory of everyday calls on small inputs, their growth with size, and the largest inputs.
+How long do everyday calls take, and how much memory? CPU times on small inputs, their growth with size, and the
+largest inputs.
 `scripts/write_benchmarks.py` writes this page from the committed records; the [benchmarks](benchmarks.md) compare the
 ops with their peers.
 """

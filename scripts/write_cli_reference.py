@@ -15,7 +15,8 @@ from normplace.cli.app import EPILOGUES, GROUPS, VERBS, build_app
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "cli.md"
 INTRODUCTION = """# Command line
 
-Written by `scripts/write_cli_reference.py` from the parsers; the option `--help` of a command prints the same text.
+Every command and option of `normplace`. The option `--help` of a command prints the same text;
+`scripts/write_cli_reference.py` writes this page from the parsers.
 """
 EXAMPLES = {
     "audit": (

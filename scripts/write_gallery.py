@@ -153,10 +153,10 @@ def page() -> str:
 
     entries = list(audits())
     introduction = (
-        "Audits of well-known models: Transformers from the default configurations of "
-        f"transformers {transformers.__version__}, without weights, and graph networks. In the diagrams, norms are "
-        "blue; names at the lower edge of a branch are norms inside it. `scripts/write_gallery.py` writes this page. "
-        "[Audit your own model](../tutorials/audit.md)."
+        "Where do well-known models have their norms? These are audits of Transformers from the default "
+        f"configurations of transformers {transformers.__version__}, without weights, and of graph networks. In the "
+        "diagrams, norms are blue; names at the lower edge of a branch are norms inside it. "
+        "`scripts/write_gallery.py` writes this page. [Audit your own model](../tutorials/audit.md)."
     )
     rows = [
         f"| [{title}](#{_anchor(title)}) | {_placement(result)} | {_equations(result)} | {len(result.sites)} |"

@@ -85,6 +85,16 @@ def test_the_page_is_escaped_and_whole():
     assert "http" not in page.replace("http-equiv", "")
 
 
+def test_the_page_starts_with_the_findings_and_draws_every_kind_of_block():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    page = npl.audit(layer, torch.randn(1, 3, 8)).to_html()
+    headings = ["Findings</h2>", "Blocks</h2>", "Norms</h2>"]
+    assert sorted(headings, key=page.index) == headings
+    assert "<p>None</p>" in page
+    assert page.count("<figure>") == page.count("<svg") == 2
+    assert all(f"1 x {kind}, " in page for kind in ("attention", "mlp"))
+
+
 def test_text_folds_what_repeats():
     model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 3, enable_nested_tensor=False)
     text = str(npl.audit(model, torch.randn(1, 3, 8)))

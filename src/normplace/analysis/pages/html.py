@@ -28,13 +28,10 @@ def page(audit: Audit) -> str:
     )
 
 
-def _blocks(audit: Audit) -> Iterator[tuple[str, str, BlockDiagram | None]]:
-    """Each distinct equation with a description of its blocks, and a diagram unless the same one came before."""
+def _blocks(audit: Audit) -> Iterator[tuple[str, str, BlockDiagram]]:
+    """The equation, the description and the diagram of each kind of block."""
     first: dict[tuple[str, str], ResidualBlock] = {}
     for block in audit.blocks:
         first.setdefault((block.equation, block.kind), block)
-    drawn = set()
     for (equation, description), block in zip(block_lines(audit.blocks), first.values(), strict=True):
-        specs = tuple(branch.spec for branch in block.branches)
-        yield equation, description, None if specs in drawn else BlockDiagram(block)
-        drawn.add(specs)
+        yield equation, description, BlockDiagram(block)

@@ -11,7 +11,7 @@ from normplace.lab.compare.advice import TIED_MEANS
 from normplace.lab.compare.config import FINAL
 from normplace.lab.compare.figures import figures
 from normplace.lab.compare.result import SIGNALS, Comparison
-from normplace.lab.compare.table import SIGNALS_MEAN, deciding_seeds, difference_text, score_text, signal_text
+from normplace.lab.compare.table import deciding_seeds, difference_text, score_text, signal_text
 from normplace.lab.report.chart_renderer import ChartRenderer
 from normplace.lab.report.figure import ChartView, FigureView
 from normplace.lab.report.page import render_page
@@ -20,6 +20,13 @@ from normplace.lab.report.text import duration, number
 from normplace.lab.trials.record import TrialRecord
 
 VERDICT_STYLES = {"better": "good", "worse": "bad", "tied": "none", "baseline": "none"}
+SIGNALS_MEAN = (
+    "LR sensitivity is the mean loss above that of the best learning rate, spikes are jumps of the training loss in a "
+    "thousand steps, and peak is the largest magnitude of the residual stream. Growth is the variance at its end over "
+    "that at its start. Headroom is how often the peak can double before the format overflows. Evenness is the "
+    "smallest gradient norm of a branch over the largest."
+)
+"""What the headings of the signals mean."""
 
 
 @dataclass(frozen=True)

@@ -163,11 +163,11 @@ class Plan:
 
     def stages(self) -> Iterator[tuple[str, int, list[float]]]:
         """Name, steps and expected seconds of the trainings of each stage."""
-        searches = {"search, all rates": len(self.rates) + GROWTH, f"search, best {PROMOTED}": PROMOTED}
+        searches = {"all learning rates": len(self.rates) + GROWTH, f"the best {PROMOTED}, longer": PROMOTED}
         for length, (name, count) in zip(self.rungs, searches.items(), strict=False):
             yield name, length, [cost.search(length) for cost in self.costs.values() for _ in range(count)]
         steps = self.final_steps or self.steps
-        yield "report", steps, self.final_seconds(steps)
+        yield "reported seeds", steps, self.final_seconds(steps)
 
     def final_seconds(self, steps: int) -> list[float]:
         """Expected time of each reported training."""
@@ -186,7 +186,7 @@ class Plan:
         for name, steps, times in self.stages():
             wall = makespan(times, jobs)
             total += wall
-            lines.append(f"  {name:17} {len(times):4} trainings of {steps:6} steps  {duration(wall):>8}")
+            lines.append(f"  {name:18} {len(times):4} trainings of {steps:6} steps  {duration(wall):>8}")
         steps = [1000 * cost.step for cost in self.costs.values()]
         budget = Budget.parse(self.budget)
         lines.append(

@@ -14,14 +14,6 @@ from normplace.lab.report.text import count, duration, number
 if TYPE_CHECKING:
     from normplace.lab.compare.result import Comparison, Row
 
-SIGNALS_MEAN = (
-    "LR sensitivity is the mean loss above that of the best learning rate, spikes are jumps of the training loss in a "
-    "thousand steps, and peak is the largest magnitude of the residual stream. Growth is the variance at its end over "
-    "that at its start. Headroom is how often the peak can double before the format overflows. Evenness is the "
-    "smallest gradient norm of a branch over the largest."
-)
-"""What the headings mean."""
-
 
 def comparison_text(comparison: Comparison) -> str:
     """Format the ranking, the signals, and the advice.

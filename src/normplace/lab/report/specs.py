@@ -87,7 +87,6 @@ def dots(
     sources: Sequence[str],
     facet: str,
     panels: Sequence[str],
-    step: int = 17,
 ) -> dict[str, Any]:
     """A point with its interval for each row and source; sources are distinguished by colour and shape.
 
@@ -101,7 +100,6 @@ def dots(
         sources: Its values, in the order of the legend.
         facet: Column with one value per panel.
         panels: Its values, in the order of the panels.
-        step: Height of each source of a row, in pixels.
     """
     domain = list(sources)
     along = {"type": "quantitative", "scale": {"zero": False}, **x}
@@ -120,7 +118,7 @@ def dots(
             "encoding": {**place, "x": along, "color": colour, "shape": shape},
         },
     ]
-    return _faceted(facet, panels, 2, {"height": {"step": step}, "layer": layers})
+    return _faceted(facet, panels, 2, {"height": {"step": 17}, "layer": layers})
 
 
 def cells(
