@@ -329,7 +329,7 @@ def test_custom_operators_in_python_are_looked_into():
     assert slots(Custom(), torch.randn(4, 8)) == {":l2": "output"}
 
 
-class WrittenNorm(nn.Module):
+class ReadRows(nn.Module):
     """A norm in code on rows, or on a statistic over positions."""
 
     def __init__(self, norm, pool):
@@ -368,7 +368,7 @@ POOLS = {
 @pytest.mark.parametrize("name", WRITTEN)
 def test_kinds_of_written_norms_on_pooled_rows(name, pool):
     norm, kind = WRITTEN[name]
-    (site,) = npl.audit(WrittenNorm(norm, POOLS[pool]), torch.randn(3, 4, 8)).sites
+    (site,) = npl.audit(ReadRows(norm, POOLS[pool]), torch.randn(3, 4, 8)).sites
     assert site.kind == kind
 
 

@@ -378,3 +378,38 @@ def test_a_projected_skip_with_a_norm(norm):
     audit = npl.audit(Net(Projected()), TOKENS)
     assert audit.equations == ("P(x) + N(F(x))",)
     assert [site.slot for site in audit.sites] == ["skip", "output"]
+
+
+class PostNorm(nn.Module):
+    def __init__(self, norm):
+        super().__init__()
+        self.mlp, self.norm = Mlp(), norm
+
+    def forward(self, x):
+        return self.norm(x + self.mlp(x))
+
+
+@pytest.mark.parametrize("order", ["aaa", "aba", "abb", "aabb"])
+@pytest.mark.parametrize("final", [False, True])
+def test_blocks_that_share_norms(order, final):
+    """A shared module has the name of its first place."""
+    norms = {letter: nn.LayerNorm(DIM) for letter in "ab"}
+    model = Net(*(PostNorm(norms[letter]) for letter in order))
+    model.head = nn.Sequential(nn.LayerNorm(DIM), model.head) if final else model.head
+    audit = npl.audit(model, TOKENS)
+    assert [site.slot for site in audit.sites] == ["stream"] * len(order) + ["final"] * final
+    assert audit.equations == ("N(x + F(x))",)
+
+
+class MatrixRMS(nn.Module):
+    """An RMSNorm whose mean square is a product."""
+
+    def forward(self, x):
+        return x * torch.rsqrt((x[..., None, :] @ x[..., :, None])[..., 0] / x.shape[-1] + 1e-6)
+
+
+def test_squares_by_a_product_do_not_mix_rows():
+    mlp = nn.Sequential(MatrixRMS(), nn.Linear(DIM, DIM), nn.GELU(), nn.LayerNorm(DIM), nn.Linear(DIM, DIM))
+    audit = npl.audit(Net(Added(mlp), Added(mlp)), TOKENS)
+    assert [site.slot for site in audit.sites] == ["input", "inner.mid"] * 2
+    assert [block.kind for block in audit.blocks] == ["mlp"] * 2

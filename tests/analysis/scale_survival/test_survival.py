@@ -423,6 +423,26 @@ def test_norms_over_the_channels_of_feature_maps(norm, chosen):
     assert site.predicted == pytest.approx(site.kept, rel=0.2) or site.predicted is None
 
 
+@pytest.mark.parametrize("under_root", [True, False])
+def test_the_law_is_that_of_an_eps_under_the_root(under_root):
+    class RMS(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(8, 2)
+
+        def forward(self, x):
+            square = x.square().mean(-1, keepdim=True)
+            return self.head(x / ((square + 1e-3).sqrt() if under_root else square.sqrt() + 1e-3))
+
+    x = 0.05 * torch.randn(16, 8, generator=torch.Generator().manual_seed(0))
+    (site,) = npl.survival(RMS(), x, double=True).sites
+    assert site.kept == pytest.approx(0.3 if under_root else 0.02, rel=0.3)
+    assert site.predicted == (pytest.approx(site.kept, rel=0.2) if under_root else None)
+    # A root of 0.01 is larger than the eps that is added to it, its square is not.
+    warned = "eps too large" in {finding.rule for finding in npl.audit(RMS(), 0.25 * x).findings}
+    assert warned == under_root
+
+
 def test_the_default_eps_of_rms_norm_in_half_precision():
     model, x = nn.Sequential(nn.RMSNorm(8), nn.Linear(8, 2)).bfloat16(), torch.randn(6, 8, dtype=torch.bfloat16)
     assert npl.survival(model, x).sites[0].eps == torch.finfo(torch.float32).eps

@@ -243,6 +243,32 @@ def test_images_keep_their_features_in_dimension_1():
     assert end.angular_distance == pytest.approx(angle(x, model(x), 1))
 
 
+class TokenConvolution(nn.Module):
+    """A convolution over tokens whose features are last, as in a Conformer, with a matrix before it or without."""
+
+    def __init__(self, matrix):
+        super().__init__()
+        self.first = nn.Linear(6, 6) if matrix else nn.Identity()
+        self.norm, self.over, self.last = nn.LayerNorm(6), nn.Conv1d(6, 6, 3, padding=1, groups=6), nn.Linear(6, 6)
+
+    def forward(self, x):
+        mixed = self.over(self.first(self.norm(x)).transpose(1, 2)).transpose(1, 2)
+        return x + self.last(F.silu(mixed))
+
+
+@pytest.mark.parametrize("matrix", [True, False])
+def test_tokens_keep_their_features_in_the_last_dimension(matrix):
+    model, x = nn.Sequential(TokenConvolution(matrix), TokenConvolution(matrix)).double(), torch.randn(3, 5, 6).double()
+    depths = npl.signals(model, x).depths
+    assert [depth.kind for depth in depths[1:]] == ["convolution"] * 2
+    middle = model[0](x)
+    for depth, stream in zip(depths, (x, middle, model[1](middle)), strict=True):
+        for name, number in reference(stream).items():
+            assert getattr(depth, name) == pytest.approx(number, rel=1e-9), name
+    added = (middle - x).norm(dim=-1).square().mean().sqrt().item()
+    assert depths[1].branch == pytest.approx(added, rel=1e-9)
+
+
 def test_massive_activations_and_headroom():
     model = nn.TransformerEncoderLayer(8, 2, 12, batch_first=True, norm_first=True)
     x = torch.randn(2, 300, 8, generator=seeded())

@@ -109,7 +109,7 @@ class AttentionCores:
         nodes = [self.graph.nodes[node_id] for node_id in region]
         if any(node.name in ROW_MIXERS for node in nodes):
             return True
-        return any(node.name in PRODUCTS and len(self.graph.factors(node)) >= 2 for node in nodes)
+        return any(node.name in PRODUCTS and not node.squares and len(self.graph.factors(node)) >= 2 for node in nodes)
 
     def is_unclear(self, norm: Norm) -> bool:
         """Whether a product of features with features reads a norm, but not as queries, keys or values."""

@@ -284,7 +284,7 @@ class SlotFinder:
         if not end:
             return NormSlot(slot.name)
         index = self.structure.add_of_sum[self.reachability.latest(end)]
-        in_block = is_inside(self._path(norm.call), self._path(self.adds[index].call))
+        in_block = is_inside(self._place(norm), self._path(self.adds[index].call))
         if on_sum:
             is_stream = self._ends_block(index, in_block, slots)
         else:  # another norm is between the sum and this one
@@ -307,7 +307,7 @@ class SlotFinder:
             # A norm outside the module of its block is the block's if those of earlier blocks are outside theirs too.
             return in_block or (
                 previous is not None
-                and any(not is_inside(self._path(norm.call), self._path(self.adds[previous].call)) for norm in siblings)
+                and any(not is_inside(self._place(norm), self._path(self.adds[previous].call)) for norm in siblings)
             )
         if previous is not None:
             return bool(siblings)
@@ -357,9 +357,15 @@ class SlotFinder:
     def _is_nearer(self, norm: Norm, call: CallId, or_as_near: bool = False) -> bool:
         """Whether a norm is closer, in the module tree, to the add of ``call`` than to what computed its input."""
         maker = self.graph.maker(self.graph.origin(norm.input))
-        path = self._path(norm.call)
+        path = self._place(norm)
         source = self._path(maker.call) if maker is not None else ""
         return shared_depth(path, self._path(call)) + or_as_near > shared_depth(path, source)
+
+    def _place(self, norm: Norm) -> str:
+        """The norm's module, or the module that calls it if it is shared with another part of the model."""
+        path = self._path(norm.call)
+        caller = self._path(self.graph.tape.calls[norm.call].parent) if norm.call >= 0 else ""
+        return path if caller == "" or is_inside(path, caller) else caller
 
     def _path(self, call: CallId) -> str:
         return self.graph.tape.path(call)

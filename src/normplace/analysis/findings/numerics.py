@@ -36,8 +36,10 @@ def eps_vanishes(analysis: Analysis) -> Iterator[Finding]:
 
 def eps_too_large(analysis: Analysis) -> Iterator[Finding]:
     """An eps as large as the variance it is added to."""
-    for site in analysis.sites:
+    for norm, site in zip(analysis.norms, analysis.sites, strict=True):
         if site.eps is None or site.variance is None or site.kind == "l2" or site.variance[1] <= 0:
+            continue
+        if not norm.eps_under_root:
             continue
         share = law(1.0, site.variance[1], site.eps)
         if share > LEAK:

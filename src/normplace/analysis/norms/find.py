@@ -32,6 +32,7 @@ class Norm:
         call: The module call that divides.
         eps: The number it adds under, or to, its root; None if it has no eps.
         eps_dtype: The dtype in which eps is added.
+        eps_under_root: Whether eps is added under its root.
         precision: The dtype of its statistics.
         variance: The smallest and largest squared statistic in the pass, without eps.
         affine: Whether it has a gain.
@@ -50,6 +51,7 @@ class Norm:
     variance: tuple[float, float] | None = None
     affine: bool = False
     axis: int = -1
+    eps_under_root: bool = True
 
     @property
     def erases_scale(self) -> bool:
@@ -117,6 +119,7 @@ def _written_out(graph: Graph, division: Division) -> Norm:
     return Norm(
         division.kind, division.value, node.outputs[0], nodes, division.node, node.call, division.eps,
         division.eps_dtype, division.precision, variance, axis=division.axis,
+        eps_under_root=division.eps == division.eps_inside,
     )  # fmt: skip
 
 

@@ -42,7 +42,7 @@ class SiteSurvival:
         before: Relative change of the output per unit injected into the norm's input.
         after: The same, injected into the norm's output.
         kept: ``before / after``: the share that passes the norm; None if the output does not depend on it.
-        predicted: That share by the law, for norms over features.
+        predicted: That share by the law, for norms over features with eps under their root.
         method: ``jvp`` for exact derivatives, ``difference`` for finite differences, ``probes`` if ``before`` and
             ``after`` are estimated from random projections of the output.
     """
@@ -210,6 +210,7 @@ class _Chosen:
         code: Norms that are written into code.
         functions: The function calls that ``code`` refers to.
         audited: Kind and eps of each norm that the analysis found.
+        without_law: Norms in code that add eps to their root.
         axes: The axis of the features in the input of each norm over features, where it is known.
         unmeasured: Names of norms that cannot be reached.
     """
@@ -218,6 +219,7 @@ class _Chosen:
     code: list[CodeSite] = field(default_factory=list)
     functions: list[FunctionCall] = field(default_factory=list)
     audited: dict[str, tuple[str, float | None]] = field(default_factory=dict)
+    without_law: set[str] = field(default_factory=set)
     axes: dict[str, int] = field(default_factory=dict)
     unmeasured: list[str] = field(default_factory=list)
 
@@ -279,6 +281,8 @@ def _every_norm(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any
         if f"{site.module}.".startswith(inside):
             continue
         chosen.audited[site.name] = site.kind, site.eps
+        if not norm.eps_under_root:
+            chosen.without_law.add(site.name)
         if site.own_module and "<" not in site.name:  # names with "<" are of modules built during the pass
             if site.name not in chosen.modules:
                 chosen.modules.append(site.name)
@@ -321,7 +325,7 @@ def _site(model: nn.Module, name: str, measurement: _Measurement, chosen: _Chose
     norm = None if ":" in name or "<" in name else model.get_submodule(name)
     eps = getattr(norm, "eps", getattr(getattr(norm, "module", None), "eps", eps))
     centred = None if norm is None else subtracts_mean(norm)
-    if centred is None and kind in ("layer", "rms"):
+    if centred is None and kind in ("layer", "rms") and name not in chosen.without_law:
         centred = kind == "layer"
     calls = measurement.inputs[name]
     law = None

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from normplace.analysis.analysis import Analysis
+from normplace.analysis.dataflow.axes import Marks, move_marks
 from normplace.analysis.dataflow.graph import Graph
 from normplace.analysis.dataflow.matrices import matrices_before
-from normplace.analysis.dataflow.operators import ATTENTION, SOFTMAXES
+from normplace.analysis.dataflow.operators import ATTENTION, CONVOLUTIONS, SOFTMAXES
 from normplace.analysis.norms.find import SQUASH
 from normplace.analysis.recording.ids import AddIndex, ValueId
 from normplace.analysis.residuals.reachability import ResidualAdd
@@ -69,7 +70,7 @@ def find_steps(analysis: Analysis) -> list[Step]:
                 name=" + ".join(dict.fromkeys(report.module or report.add for report in own)),
                 kind=" and ".join(kinds),
                 stream=analysis.blocks[block].stream,
-                axis=1 if kinds == ["convolution"] else -1,
+                axis=_channel_axis(graph, add.fork) if kinds == ["convolution"] else -1,
                 before=add.fork if before is None else steps[before].after,
                 after=_stream_after(analysis, AddIndex(index), previous),
                 skip=add.skip,
@@ -83,6 +84,27 @@ def find_steps(analysis: Analysis) -> list[Step]:
         )
     values = graph.values
     return [step for step in steps if not any(values[value].dtype.is_complex for value in (step.before, step.after))]
+
+
+def _channel_axis(graph: Graph, fork: ValueId) -> int:
+    """The axis of a stream that the nearest matrix of a convolutional branch mixes; 1, as of images, if unclear."""
+    shape = graph.values[fork].shape
+    queue: list[tuple[ValueId, Marks]] = [(fork, tuple(1 << axis for axis in range(len(shape))))]
+    seen: set[ValueId] = set()
+    for value, marks in queue:
+        if value in seen:
+            continue
+        seen.add(value)
+        for node in graph.readers(value):
+            if graph.is_barrier(node):
+                mark = marks[1] if node.name in CONVOLUTIONS else marks[-1]
+                return next((axis - len(shape) * (axis > 1) for axis in range(len(shape)) if mark == 1 << axis), 1)
+            if node.op is not None:
+                moved = move_marks(
+                    node.op, value, marks, graph.values[value].shape, graph.values[node.outputs[0]].shape
+                )
+                queue += [] if moved is None else [(node.outputs[0], moved)]
+    return 1
 
 
 def _stream_after(analysis: Analysis, index: AddIndex, previous: Sequence[AddIndex | None]) -> ValueId:
