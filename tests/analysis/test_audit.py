@@ -124,7 +124,7 @@ def test_products_with_sparse_adjacencies_are_graph_convolutions(name):
     assert [block.kind for block in audit.blocks] == 3 * ["graph convolution"]
 
 
-@pytest.mark.parametrize("name", ["TransformerConv", "GATv2Conv", "GENConv", "GINEConv"])
+@pytest.mark.parametrize("name", ["TransformerConv", "GATv2Conv", "GENConv", "GINEConv", "GeneralConv"])
 def test_edge_features_added_to_messages_are_not_a_block(name):
     geometric = pytest.importorskip("torch_geometric.nn", reason="needs PyG: pip install 'normplace[graphs]'")
     edges, attributes = torch.tensor([[0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 0]]), torch.randn(6, 4)
@@ -136,13 +136,15 @@ def test_edge_features_added_to_messages_are_not_a_block(name):
             return x
 
     first = (nn.Sequential(nn.Linear(8, 8), nn.ReLU()),) if name == "GINEConv" else (8, 8)
-    model = Network(lambda: getattr(geometric, name)(*first, edge_dim=4))
+    width = {"in_edge_channels": 4, "skip_linear": True} if name == "GeneralConv" else {"edge_dim": 4}
+    model = Network(lambda: getattr(geometric, name)(*first, **width))
     audit = npl.audit(model, torch.randn(6, 8), edges, attributes)
     assert audit.placement == "pre"
     assert [block.kind for block in audit.blocks] == 3 * ["graph convolution"]
 
 
-def test_edge_features_with_a_residual_of_their_own_are_a_stream():
+@pytest.mark.parametrize("reads_itself", [True, False])
+def test_edge_features_with_a_residual_of_their_own_are_a_stream(reads_itself):
     class Network(nn.Module):
         def __init__(self):
             super().__init__()
@@ -151,13 +153,13 @@ def test_edge_features_with_a_residual_of_their_own_are_a_stream():
         def forward(self, x, edges, e):
             source, target = edges
             for node_map, edge_map in zip(self.nodes, self.edges, strict=True):
-                e = e + edge_map((x[source] + e).relu())
+                e = e + edge_map((x[source] + e).relu() if reads_itself else x[source])
                 x = x + node_map(torch.zeros_like(x).index_add(0, target, e.relu()))
-            return x
+            return x, e
 
     edges = torch.tensor([[0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 0]])
     audit = npl.audit(Network(), torch.randn(6, 8), edges, torch.randn(6, 8))
-    assert len(audit.blocks) == 6
+    assert len(audit.blocks) == (6 if reads_itself else 5)  # the first nodes do not depend on the edges
 
 
 class RootMeanSquare(nn.Module):

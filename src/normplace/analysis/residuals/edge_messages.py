@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 from normplace.analysis.dataflow.graph import Graph, Node
-from normplace.analysis.dataflow.operators import MOVES
+from normplace.analysis.dataflow.operators import MOVES, PRODUCTS
 from normplace.analysis.recording.ids import NodeId, ValueId
 
 GATHERS = frozenset({"index_select", "gather", "index"})
@@ -36,15 +36,22 @@ def _gathers_edges(graph: Graph, node: Node) -> bool:
 
 
 def _is_gathered(graph: Graph, value: ValueId) -> bool:
-    """Whether only moving operators follow the gather of a value."""
-    makers = (graph.maker(earlier) for earlier in graph.unchanged(value, MOVES))
-    return any(maker is not None and _gathers_edges(graph, maker) for maker in makers)
+    """Whether only moving operators and linear maps follow the gather of a value."""
+    while True:
+        node = graph.maker(value)
+        if node is None or _gathers_edges(graph, node):
+            return node is not None
+        factors = graph.factors(node)
+        if node.name not in MOVES | PRODUCTS or len(factors) != 1:
+            return False
+        value = factors[0]
 
 
 def _is_only_aggregated(graph: Graph, node: Node) -> bool:
     """Whether every path from a sum ends in an aggregation along edges.
 
-    A node's features, to which those of its graph may be added, are gathered again by the next convolution.
+    A node's features, to which those of its graph may be added, are gathered again by the next convolution. Features of
+    an edge with a residual of their own are added to again.
     """
     queue, seen, aggregated = list(node.outputs), set(), False
     while queue:
@@ -57,7 +64,7 @@ def _is_only_aggregated(graph: Graph, node: Node) -> bool:
         for reader in graph.readers(value):
             if graph.aggregates_edges(reader):
                 aggregated = True
-            elif _gathers_edges(graph, reader):
+            elif _gathers_edges(graph, reader) or (reader.name == "add" and len(graph.data_inputs(reader)) > 1):
                 return False
             else:
                 queue += reader.outputs
