@@ -83,3 +83,21 @@ def test_a_loss_that_cannot_be_differentiated_is_reported():
 def test_a_dict_of_inputs_is_passed_by_name():
     with pytest.raises(ForwardError, match="pass the entries of a dict by name, with two stars before it"):
         record_pass(nn.Linear(2, 2), ({"input": torch.zeros(1, 2)},), {})
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda model: npl.audit(model, X),
+        lambda model: npl.survival(model, X),
+        lambda model: npl.signals(model, X),
+        lambda model: npl.move(model, X, to="peri"),
+        lambda model: npl.swap(model, X, norm="rms"),
+        lambda model: npl.insert(model, npl.Scale("degree"), values=torch.ones(4)),
+        lambda model: npl.accelerate(model),
+    ],
+)
+def test_lazy_layers_need_a_call(call):
+    model = nn.Sequential(nn.LazyLinear(8), nn.LayerNorm(8))
+    with pytest.raises(npl.UsageError, match=r"'0\.weight' has no shape yet: call the model once"):
+        call(model)

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from normplace.analysis.recording.ids import NO_CALL, CallId, ValueId
 from normplace.analysis.recording.memory import TrackedTensor, WrittenStorage, geometry, overlap, storage_key
 from normplace.analysis.recording.source import calling_code, custom_function
-from normplace.analysis.recording.structures import tensors_of
+from normplace.analysis.recording.structures import require_shapes, tensors_of
 from normplace.analysis.recording.tape import Call, Op, Tape, Value, ValueRef
 
 # The range of these operands and results shows how large the statistics of norms, and the streams, are.
@@ -70,6 +70,7 @@ class Recorder(TorchDispatchMode):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
+        require_shapes(model)
         self._keep_from_compiler()
         self.tape = Tape()
         self.failed_operator: str | None = None

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from normplace.errors import UsageError
 
 Structure = TypeVar("Structure")
 Model = TypeVar("Model", bound=nn.Module)
@@ -36,6 +40,17 @@ def tensors_of(structure: Any, seen: set[int] | None = None) -> Iterator[Tensor]
 def map_tensors(function: Callable[[Tensor], Tensor], structure: Structure) -> Structure:
     """A copy of nested containers and objects, such as dataclasses, with each tensor replaced."""
     return copy.deepcopy(structure, {id(tensor): function(tensor) for tensor in tensors_of(structure)})
+
+
+def require_shapes(model: nn.Module) -> None:
+    """Check that the lazy layers of a model have read their widths.
+
+    Raises:
+        UsageError: If one has not, with the name of its parameter.
+    """
+    for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
+        if is_lazy(tensor):
+            raise UsageError(f"{name!r} has no shape yet: call the model once, so that lazy layers get their widths.")
 
 
 def copy_module(model: Model) -> Model:

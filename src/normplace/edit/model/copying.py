@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from normplace._shared.resources import available_memory, in_words
-from normplace.analysis.recording.structures import copy_module
+from normplace.analysis.recording.structures import copy_module, require_shapes
 from normplace.edit.fuse.apply import unfuse
 from normplace.errors import UsageError
 
@@ -25,8 +25,9 @@ def copy_model(model: Model) -> Model:
     """Deep-copy a model, without the parts that :func:`normplace.fuse` fused.
 
     Raises:
-        UsageError: If the copy does not fit into memory.
+        UsageError: If a lazy layer has no shape yet, or the copy does not fit into memory.
     """
+    require_shapes(model)
     if all(parameter.device.type == "cpu" for parameter in model.parameters()):
         require_memory(model, "free some, or use a smaller model or dtype", copies=1)
     return unfuse(copy_module(model))
