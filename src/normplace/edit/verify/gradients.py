@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -49,14 +49,14 @@ def check_gradients(
         if BackwardPass(copy_module(original), arguments, {}).error is not None:
             return  # the original has no backward pass either
         raise UsageError(f"after the {edit} the backward pass fails ({backward.error}), so the {edit} is refused.")
+    before = BackwardPass(copy_module(original), arguments, {}) if backward.cut_off or backward.missing else None
     for name in norms:
-        if name in backward.cut_off:
+        if before is not None and name in backward.cut_off and not _had_no_gradient(original, name, before.reached):
             raise UsageError(
                 f"after the {edit} {name!r} receives no gradient, so the {edit} is refused: run the block without "
                 "torch.no_grad or a user-defined backward pass."
             )
-    if backward.missing:
-        before = BackwardPass(copy_module(original), arguments, {})
+    if before is not None:
         lost = sorted(backward.missing & before.reached)
         if lost:
             raise UsageError(f"after the {edit} the parameter {lost[0]!r} receives no gradient, so it is refused.")
@@ -65,6 +65,13 @@ def check_gradients(
             f"after the {edit} the gradient of the norms differs from a finite difference, because of the backward "
             f"pass of {backward.custom_function}: the {edit} is refused."
         )
+
+
+def _had_no_gradient(original: nn.Module, name: str, reached: Set[str]) -> bool:
+    """Whether a module of the original has parameters and none has a gradient, such as those that choose positions."""
+    module = dict(original.named_modules()).get(name)
+    names = [] if module is None else [f"{name}.{parameter}" for parameter, _ in module.named_parameters()]
+    return bool(names) and reached.isdisjoint(names)
 
 
 class BackwardPass:
