@@ -309,3 +309,23 @@ def test_layer_norms_of_pyg_that_are_called_with_the_batch(norm, strength):
         if strength is None and norm != "identity":
             back = npl.swap(swapped, x, edges, norm="layer")
             assert [site.kind for site in npl.audit(back, x, edges).sites] == ["layer", "layer"]
+
+
+class Indexed(nn.Module):
+    """A block with a norm that only chooses rows, so that no gradient reaches it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.index_norm = nn.LayerNorm(8), nn.LayerNorm(8)
+        self.index, self.branch = nn.Linear(8, 1), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        chosen = self.index(self.index_norm(x)).squeeze(-1).topk(3, -1).indices
+        rows = self.branch(self.norm(x)).gather(1, chosen.unsqueeze(-1).expand(-1, -1, 8))
+        return x + rows.mean(1, keepdim=True)
+
+
+def test_a_norm_without_a_gradient_before_needs_none():
+    model, x = Indexed(), torch.randn(2, 5, 8)
+    swapped = npl.swap(model, x, norm="rms")
+    assert [change.name for change in npl.changes(swapped).sites] == ["index_norm", "norm"]

@@ -304,8 +304,7 @@ class ProjectionFinder:
         return f"no expression in the code of {where!r} has the value of one of them alone"
 
     def _refusal(self, block: BlockIndex, reason: str) -> UsageError:
-        other = "" if self.request.where == "after" else 'pass qk_where="after", or '
         return UsageError(
-            f"cannot put norms on queries and keys of block {self.model_map.label(block)}, because {reason}: {other}"
-            "write the attention as a module that passes queries and keys to it as separate tensors."
+            f"cannot put norms on queries and keys of block {self.model_map.label(block)}, because {reason}: write the "
+            "attention as a module that passes queries and keys to it as separate tensors."
         )
