@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.overrides import has_torch_function
 
 from normplace.ops.norm_add_norm.reference import (
     BoundarySpec,
@@ -68,7 +69,7 @@ def plain_boundary(spec: BoundarySpec, width: int) -> Callable[..., tuple[Tensor
         in_bias: Tensor | None,
         *missing: None,
     ) -> tuple[Tensor, Tensor]:
-        if torch._C._len_torch_function_stack():  # a mode sees the calls of PyTorch, and may change dtypes
+        if has_torch_function((x,)):  # a mode sees the calls of PyTorch, and may change dtypes
             return forward(x, f, OptionalTensors(out_weight, out_bias, in_weight, in_bias, *missing), spec)
         stream = x + normed(f, out_weight, out_bias)
         return stream, next_normed(stream, in_weight, in_bias)
