@@ -133,6 +133,10 @@ PROVEN = {
     ),
     "layer norm by standard deviation": lambda: Function(lambda s, x: centred(x) / (x.std(-1, keepdim=True) + 1e-5)),
     "rms norm through a cast": lambda: Function(lambda s, x: rms(x.float(), x)),
+    "rms norm with its gain first": lambda: Function(lambda s, x: rms(x, s.p * x), p=torch.ones(3)),
+    "gated features over their length": lambda: Function(
+        lambda s, x: (2 * x * s.parts[0](x).sigmoid()) / (x.norm(dim=-1, keepdim=True) + 1), linear()
+    ),
     "mean without keepdim, put back": lambda: Function(
         lambda s, x: square(s, x) * (square(s, x).pow(2).mean(1) + 1).rsqrt()[:, None], linear(9)
     ),
@@ -188,6 +192,12 @@ UNPROVEN = {
     "sorted": lambda: Function(lambda s, x: x / (x.abs().sort()[0] + 1)),
     "largest signed entry": lambda: Function(lambda s, x: x / (x.amax(-1, keepdim=True).relu() + 1e-3)),
     "rms norm of the square": lambda: Function(lambda s, x: rms(x, x * x)),
+    "an unbounded gain before a length": lambda: Function(
+        lambda s, x: (s.parts[0](x) * x) / (x.norm(dim=-1, keepdim=True) + 1), linear()
+    ),
+    "a gain that widens before a length": lambda: Function(
+        lambda s, x: (x.t() * s.p) / (x.abs() + 1), p=torch.ones(1, 3)
+    ),
     "root growth": lambda: Function(lambda s, x: x * x / (1 + x.abs())),
     "rms norm without eps": lambda: Function(lambda s, x: rms(x, x, eps=0.0)),
     "layer norm without eps": lambda: nn.LayerNorm(3, eps=0.0),
@@ -286,6 +296,16 @@ def test_activations_with_and_without_a_final_norm(activation):
     assert proof(nn.Sequential(*layers)).output
     del layers[4]
     assert proof(nn.Sequential(*layers)).output == (activation is nn.Tanh)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_networks(kind):
+    """Their outputs are gated by saturating activations; their inputs are not."""
+    network = kind(1, 2, num_layers=2, batch_first=True)
+    attempt = proof(Function(lambda s, x: s.parts[0](x[:, :, None])[0][:, -1], network))
+    assert attempt.output, attempt.stopped
+    assert any(type(network).__name__ in step for step in attempt.steps)
+    assert not proof(Function(lambda s, x: x.sum() + s.parts[0](x[:, :, None])[0][:, -1], network)).output
 
 
 @pytest.mark.parametrize("norm_first", [False, True])

@@ -278,8 +278,10 @@ def _mul(call: OperatorCall) -> Value:
     cancels = (b.bounded and b.cancels(a)) or (a.bounded and a.cancels(b))
     bounded = cancels or (a.bounded and b.bounded)
     nonnegative = (a.nonnegative and b.nonnegative) or (a.upper <= 0 and b.upper <= 0)
-    dominates, decays_like = set[PowerBound](), set[PowerBound]()
+    dominates, decays_like, multiple_of = set[PowerBound](), set[PowerBound](), None
     for x, factor in ((a, b), (b, a)):
+        if factor.bounded and x.shape == call.shapes[0] and x.depends_on_input:
+            multiple_of = x.multiple_of or x.key
         if same_size(x, call.shapes[0]):
             dominates |= x.dominates if factor.positive else set()
             decays_like |= x.decays_like if factor.bounded else set()
@@ -290,6 +292,7 @@ def _mul(call: OperatorCall) -> Value:
         positive=a.positive and b.positive,
         dominates=frozenset(dominates),
         decays_like=frozenset(decays_like),
+        multiple_of=multiple_of,
         bounded_gradient=product_has_bounded_gradient(a, b),
     )
 

@@ -50,6 +50,7 @@ class Value:
         bounded_gradient: Whether its gradient with respect to the trainable parameters is bounded.
         dominates: Powers p with p ≤ c · this tensor, for some constant c.
         decays_like: Powers p with |this tensor| ≤ c / p, for some constant c.
+        multiple_of: The identity of a tensor t of the same shape with |this tensor| ≤ c · |t|, if one is known.
         mean: If this is a mean: the identity of the averaged tensor, and the axes.
         minus_inf: A fixed mask of the entries that are -inf, if there are any.
         fixed_tensor: The tensor itself, if neither inputs nor training change it.
@@ -69,6 +70,7 @@ class Value:
     bounded_gradient: bool = True
     dominates: frozenset[PowerBound] = frozenset()
     decays_like: frozenset[PowerBound] = frozenset()
+    multiple_of: Hashable = None
     mean: tuple[Hashable, tuple[int, ...]] | None = None
     minus_inf: Tensor | None = field(default=None, compare=False)
     fixed_tensor: Tensor | None = field(default=None, compare=False)
@@ -114,7 +116,8 @@ class Value:
 
 def _applies(facts: frozenset[PowerBound], shape: tuple[int, ...], other: Value) -> bool:
     padded = (1,) * (len(other.shape) - len(shape)) + shape
-    return any(fact.key == other.key and fact.shape == padded and fact.degree >= 1 for fact in facts)
+    keys = {other.key, other.multiple_of}
+    return any(fact.key in keys and fact.shape == padded and fact.degree >= 1 for fact in facts)
 
 
 def constant(key: Hashable, tensor: Tensor, *, depends_on_parameters: bool) -> Value:
@@ -169,6 +172,7 @@ def in_dtype(value: Value, dtype: torch.dtype) -> Value:
         away_from_zero=False,
         dominates=frozenset(),
         decays_like=frozenset(),
+        multiple_of=None,
     )
 
 

@@ -39,6 +39,7 @@ def _same_entries(call: OperatorCall) -> Value | None:
         away_from_zero=x.away_from_zero,
         dominates=x.dominates,
         decays_like=x.decays_like,
+        multiple_of=x.multiple_of if x.shape == call.shapes[0] else None,
         mean=x.mean,
         minus_inf=minus_inf,
     )
@@ -65,9 +66,9 @@ def _expand(call: OperatorCall) -> Value:
 
 
 _SELECTING = """t transpose permute slice select diagonal as_strided flip roll repeat unfold split split_with_sizes
-chunk unbind index index_select gather take embedding narrow tile movedim rot90 repeat_interleave pixel_shuffle
-cat stack where select_scatter slice_scatter diagonal_scatter channel_shuffle max_pool1d max_pool2d_with_indices
-max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d"""
+unsafe_split chunk unbind index index_select gather take embedding narrow tile movedim rot90 repeat_interleave
+pixel_shuffle cat stack where select_scatter slice_scatter diagonal_scatter channel_shuffle max_pool1d
+max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d"""
 
 
 @rule(*_SELECTING.split())
@@ -91,7 +92,7 @@ def _selected_entries(call: OperatorCall) -> Value | tuple[Value, ...] | None:
 
 
 def _returns_tuple(call: OperatorCall) -> bool:
-    return call.operator in {"split", "split_with_sizes", "chunk", "unbind"}
+    return call.operator in {"split", "split_with_sizes", "unsafe_split", "chunk", "unbind"}
 
 
 def _sources(call: OperatorCall) -> list[Value]:

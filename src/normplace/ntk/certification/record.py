@@ -98,6 +98,11 @@ def record(model: nn.Module, x: Tensor) -> Recording:
         with torch.enable_grad(), warnings.catch_warnings(), differentiable(model), _module_names(model):
             warnings.simplefilter("ignore")
             graph = make_fx(functionalize(outputs), tracing_mode="fake", _allow_non_fake_inputs=True)(state, x)
+            if any(map(_changed_arguments, graph.graph.nodes)):
+                # PyTorch's recurrent networks run in-place operators that the first pass does not see.
+                interpreter = fx.Interpreter(graph)
+                again = functionalize(lambda *inputs: interpreter.run(*inputs))
+                graph = make_fx(again, tracing_mode="fake", _allow_non_fake_inputs=True)(state, x)
     except Exception as error:
         # User code may raise anything when it meets a fake tensor.
         failure = f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')[:120]}"
@@ -122,12 +127,19 @@ def _check(recording: Recording, node: fx.Node) -> None:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload) or not _tensors(node.meta.get("val")):
         raise NotRecordedError(f"Python reads the value of a tensor {where}")
-    changed = [index for index, argument in enumerate(target._schema.arguments) if argument.is_write]
+    changed = _changed_arguments(node)
     if changed:
         written = node.args[0]
         alone = isinstance(written, fx.Node) and written.op == "call_function" and len(written.users) == 1
         if changed != [0] or not alone or _is_view(cast(fx.Node, written)):
             raise NotRecordedError(f"{target} {where} changes a tensor that is used elsewhere")
+
+
+def _changed_arguments(node: fx.Node) -> list[int]:
+    """The positions of the arguments that an operator writes to."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return []
+    return [index for index, argument in enumerate(node.target._schema.arguments) if argument.is_write]
 
 
 def _is_view(node: fx.Node) -> bool:
