@@ -128,7 +128,6 @@ TORCH_INTERNALS = {
     "_functorch": "see _C",
     "_get_tracing_state": "see _C",
     "_len_torch_dispatch_stack": "see _C",
-    "_len_torch_function_stack": "see _C",
     "_current_level": "whether forward-mode differentiation is active has no public accessor",
     "_version": "the counter of in-place changes of a tensor has no public accessor",
     "_base": "the tensor that a tensor is a view of has no public accessor",

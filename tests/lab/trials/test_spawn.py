@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import torch
 
 from normplace.lab.trials.engines import LocalEngine
 
@@ -59,6 +60,7 @@ def is_imported(module: str) -> bool:
 
 
 @on_linux
+@pytest.mark.skipif(torch.backends.cuda.is_built(), reason="not preloaded with a build of PyTorch for CUDA")
 def test_the_first_optimizer_of_a_worker_imports_nothing():
     assert results(is_imported, "torch._dynamo") == [True]
 

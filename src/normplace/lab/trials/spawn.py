@@ -26,11 +26,8 @@ else:
     from multiprocessing.context import SpawnContext as _Context
     from multiprocessing.context import SpawnProcess as _Process
 
-PRELOADED = ["normplace.lab.trials.trial", "torch._dynamo"]
-"""Modules that the server imports before it starts workers.
-
-The first optimizer of a process imports the compiler of PyTorch, which takes as long as the rest of PyTorch.
-"""
+PRELOADED = ["normplace.lab.trials.preload"]
+"""Modules that the server imports before it starts workers."""
 
 
 class _Worker(_Process):  # pyright: ignore[reportGeneralTypeIssues]
