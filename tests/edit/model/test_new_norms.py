@@ -45,7 +45,7 @@ def test_a_template_of_the_right_width_is_copied_without_its_hooks():
     assert norm.normalized_shape == (8,)
     assert norm is not wide
     assert norm(torch.randn(3, 8)).abs().sum() > 0
-    with pytest.raises(UsageError, match="no norm over 16 features"):
+    with pytest.raises(UsageError, match="a gain over 16 features"):
         NormFactory(None, [narrow, wide], torch.empty(0)).build(16, 1.0)
 
 
