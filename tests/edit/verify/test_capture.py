@@ -38,6 +38,23 @@ def test_signals_are_the_same_before_and_after_the_first_pass():
     copy.deepcopy(new)  # without the graphs of the tensors that it keeps
 
 
+def test_signals_leave_the_graph_of_a_tensor_that_the_model_kept_before():
+    class Chunked(nn.Module):
+        """Adds the state of the chunk before."""
+
+        def __init__(self):
+            super().__init__()
+            self.norm, self.map = nn.LayerNorm(8), nn.Linear(8, 8)
+            self.state = self.map(torch.ones(8))
+
+        def forward(self, x):
+            return x + self.map(self.norm(x)) + self.state
+
+    model = Chunked()
+    npl.signals(model, features(2, 8), loss=lambda y: y.square().mean())
+    assert model.state.grad_fn is not None
+
+
 class Alternating(nn.Module):
     """A block whose branch has one more operator in every second pass."""
 

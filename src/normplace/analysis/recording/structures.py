@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
@@ -59,11 +60,20 @@ def copy_module(model: Model) -> Model:
     return copy.deepcopy(model, {id(tensor): tensor.detach().clone() for tensor in kept})
 
 
-def detach_kept(model: nn.Module) -> None:
-    """Detach the tensors that modules keep as attributes from a pass with gradients, such as losses of routers."""
-    for module in model.modules():
-        kept = {name: value for name, value in vars(module).items() if isinstance(value, Tensor) and value.grad_fn}
-        vars(module).update({name: value.detach() for name, value in kept.items()})
+@contextmanager
+def detached_attributes(model: nn.Module) -> Iterator[None]:
+    """Detach the tensors that modules keep as attributes from a pass with gradients, such as losses of routers.
+
+    Those that a module had before keep their graph.
+    """
+    before = {module: dict(vars(module)) for module in model.modules()}
+    try:
+        yield
+    finally:
+        for module, own in before.items():
+            for name, value in vars(module).items():
+                if isinstance(value, Tensor) and value.grad_fn is not None and value is not own.get(name):
+                    vars(module)[name] = value.detach()
 
 
 def fresh_inputs(inputs: Structure) -> Structure:

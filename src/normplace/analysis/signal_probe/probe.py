@@ -17,7 +17,7 @@ from normplace.analysis.analysis import Analysis
 from normplace.analysis.dataflow.matrices import parameter_positions
 from normplace.analysis.recording.ids import ValueId
 from normplace.analysis.recording.passes import checked_module, evaluating, record_pass, uncompiled_calls
-from normplace.analysis.recording.structures import detach_kept
+from normplace.analysis.recording.structures import detached_attributes
 from normplace.analysis.scale_survival.measure import survival
 from normplace.analysis.signal_probe.effective_lr import Optimizer, relative_update, unwrapped
 from normplace.analysis.signal_probe.results import Comparison, Depth, Signals
@@ -214,7 +214,7 @@ def differentiate(
         UsageError: If the loss is not one number, depends on no parameter, or cannot be differentiated.
     """
     trainable = [parameter for parameter in parameters if parameter.requires_grad]
-    with evaluating(model), uncompiled_calls(), torch.enable_grad():
+    with evaluating(model), uncompiled_calls(), detached_attributes(model), torch.enable_grad():
         value = loss(model(*inputs, **kwargs))
         if not isinstance(value, Tensor) or value.numel() != 1:
             raise UsageError("the loss must be a tensor of one number: reduce it, for example by a mean.")
@@ -226,8 +226,6 @@ def differentiate(
             raise UsageError(
                 f"the backward pass failed ({first_line(error)}): call backward on the loss to see the traceback."
             ) from error
-        finally:
-            detach_kept(model)
     return value.detach(), [next(gradients) if parameter.requires_grad else None for parameter in parameters]
 
 

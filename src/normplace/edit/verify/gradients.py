@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 
 from normplace.analysis.recording.passes import evaluating, uncompiled_calls
-from normplace.analysis.recording.structures import copy_module, detach_kept, fresh_inputs, tensors_of
+from normplace.analysis.recording.structures import copy_module, detached_attributes, fresh_inputs, tensors_of
 from normplace.edit.verify.capture import Arguments
 from normplace.errors import UsageError
 from normplace.ops.registration import is_own_backward
@@ -199,7 +199,7 @@ def differentiable(model: nn.Module) -> Iterator[None]:
     """
     parameters = [parameter for parameter in model.parameters() if parameter.is_floating_point()]
     states = [(parameter, parameter.requires_grad, parameter.grad) for parameter in parameters]
-    with evaluating(model), torch.enable_grad():
+    with evaluating(model), detached_attributes(model), torch.enable_grad():
         try:
             for parameter in parameters:
                 parameter.requires_grad_(True)
@@ -209,7 +209,6 @@ def differentiable(model: nn.Module) -> Iterator[None]:
             for parameter, requires_grad, gradient in states:
                 parameter.requires_grad_(requires_grad)
                 parameter.grad = gradient
-            detach_kept(model)
 
 
 def _custom_functions(loss: Tensor) -> Iterator[str]:
