@@ -13,7 +13,8 @@ that leave out one size. ``--only`` measures some of the subjects, each in its o
 
 An exponent of the asymptotic growth needs sizes at which the fastest growing part is the largest. The subjects named
 large are measured there: kernels and pairs from a thousand or more, where the linear part is smaller than the quadratic
-one, and the aggregation with features of 320 MB, which exceed the cache at every size.
+one; the aggregation with features of 320 MB, and the scan with inputs and output of 38 MB or more, both beyond the
+cache at every size.
 """
 
 from __future__ import annotations
@@ -222,7 +223,10 @@ SUBJECTS = {
         "the same, sources next to their targets in memory",
         (gather_and_add(near_graph), GATHER),
     ),
-    "scan": Subject("tokens", decades(2_500), relation(relation_scan, 64), 1.0, "width 64, forward"),
+    **{
+        name: Subject("tokens", decades(first), relation(relation_scan, 64), 1.0, "width 64, forward")
+        for name, first in (("scan", 2_500), ("scan, large", 50_000))
+    },
     **{
         name: Subject(
             "tokens",

@@ -112,8 +112,8 @@ def diffusion_transformer(report: dict[str, Any]) -> str:
 _LARGE = (
     "An exponent of the asymptotic growth needs sizes at which the fastest growing part is the largest, which the rows "
     "named *large* show. Tangent kernels and pairs start at 3,000 samples and 1,000 tokens, where their quadratic part "
-    "exceeds the linear one. The features of the aggregation take 320 MB and exceed the cache at every size, so that "
-    "every edge reads from memory.\n"
+    "exceeds the linear one. The features of the aggregation take 320 MB, the inputs and output of the scan 38 MB or "
+    "more: both exceed the cache at every size, so that every row is read from memory.\n"
 )
 
 
