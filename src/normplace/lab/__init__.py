@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from normplace.lab.report.rows import mean_rows, score_rows
+    from normplace.lab.report.rows import mean_rows, score_rows, seed_range
     from normplace.lab.report.specs import cells, curves, dots
     from normplace.lab.trials.claims import Check, Claim, sign_and_size
     from normplace.lab.trials.per_seed import Measure, PerSeed, config_values, measure, metric, pick
@@ -40,12 +40,13 @@ __all__ = [
     "cells",
     "mean_rows",
     "score_rows",
+    "seed_range",
 ]
 
 _MODULE_OF = {
     name: module
     for module, names in {
-        "report.rows": "mean_rows score_rows",
+        "report.rows": "mean_rows score_rows seed_range",
         "report.specs": "cells curves dots",
         "trials.claims": "Check Claim sign_and_size",
         "trials.per_seed": "Measure PerSeed config_values measure metric pick",

@@ -183,7 +183,7 @@ def test_a_page_with_many_numbers_stays_small(sections, tmp_path):
 
 def test_the_headline_is_on_the_card_and_in_the_section(sections):
     headline = Headline(
-        figure="Growth along the input",
+        figure=("Not drawn here", "Growth along the input"),
         sentence="One norm bounds <it>.",
         published="slope 1.0 (Table 1)",
         measured=lambda records: f"slope {len(records)}" if records else None,

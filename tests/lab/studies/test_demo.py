@@ -34,7 +34,7 @@ def test_every_study_has_a_demo_of_few_trials(committed):
 def test_the_demo_draws_the_leading_figure(committed):
     study, _, shown = committed
     assert study.headline is not None
-    assert study.headline.figure in [figure.title for figure in study.figures(SuccessfulRecords(shown))]
+    assert study.headline.leading([figure.title for figure in study.figures(SuccessfulRecords(shown))])
 
 
 def test_a_verdict_of_the_demo_is_that_of_all_trials(committed):

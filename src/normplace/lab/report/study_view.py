@@ -167,8 +167,8 @@ class StudyView:
     def _figures(self, anchors: Anchors, renderer: ChartRenderer) -> list[FigureView]:
         """The figures, that of the headline first; figures of one title from several runs are one."""
         titles = dict.fromkeys(figure.title for run in self.runs for figure in run.figures)
-        if self.study.headline and self.study.headline.figure in titles:
-            titles = {self.study.headline.figure: None, **titles}
+        if self.study.headline and (leading := self.study.headline.leading(titles)):
+            titles = {leading: None, **titles}
         views = []
         for title in titles:
             anchor = anchors(self.anchor, "figure", title)

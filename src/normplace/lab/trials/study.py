@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -104,18 +104,23 @@ class Headline:
     Report cards, the paper pages of the documentation and the rows of the README show it.
 
     Args:
-        figure: Title of the figure that leads the study.
+        figure: Title of the figure that leads the study, or several; the first of them that is drawn leads.
         sentence: What the paper shows, in one sentence.
         published: The published number with its unit and its table or figure, or a statement that it is unknown.
         measured: From the successful records of one run to the same number as text; None if records are missing.
         conditions: How the setting differs from the paper's, and where the result contradicts it.
     """
 
-    figure: str
+    figure: str | tuple[str, ...]
     sentence: str
     published: str
     measured: Callable[[Sequence[TrialRecord]], str | None]
     conditions: str
+
+    def leading(self, titles: Collection[str]) -> str | None:
+        """The title, among those of the drawn figures, of the one that leads the study."""
+        choices = [self.figure] if isinstance(self.figure, str) else self.figure
+        return next((title for title in choices if title in titles), None)
 
 
 @dataclass(frozen=True)

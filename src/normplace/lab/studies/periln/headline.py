@@ -46,7 +46,10 @@ def measured(records: Records) -> str | None:
 
 
 HEADLINE = Headline(
-    figure="Variance of the stream over depth and training, tiny",
+    figure=(
+        "Variance of the stream over depth and training, 120M",
+        "Variance of the stream over depth and training, tiny",
+    ),
     sentence="Norms before and after each sublayer (Peri-LN) let the variance of the stream grow linearly with depth, "
     "keep gradients even, and train more stably than Pre-LN and Post-LN.",
     published="Average score {peri} with Peri-LN, {pre} with Pre-LN on five benchmarks at 400 million parameters and "

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from normplace.lab.report.rows import Group, score_rows
+from normplace.lab.report.rows import Group
 from normplace.lab.studies.causalrn.ablation import ACTIVATIONS, NORMS, PART
-from normplace.lab.studies.causalrn.figures.scores import accuracy_dots
+from normplace.lab.studies.causalrn.figures.scores import accuracy_dots, accuracy_rows
 from normplace.lab.studies.causalrn.networks import PAIR_NORMS
 from normplace.lab.trials.per_seed import Records, pick
 from normplace.lab.trials.study import Figure
@@ -23,11 +23,11 @@ def figures(records: Records) -> list[Figure]:
         for pair_norm in NORMS
         for activation in ACTIVATIONS
     ]
-    rows = score_rows(groups, "character")
+    rows = accuracy_rows(groups, "character")
     return [
         Figure(
             title="Ablation of CausalRN: character accuracy",
-            caption="After training on strings of one length; mean over seeds with its 95% interval.",
+            caption="After training on strings of one length; mean and range over seeds.",
             rows=rows,
             spec=accuracy_dots(
                 "character",
@@ -38,7 +38,7 @@ def figures(records: Records) -> list[Figure]:
                 sources=PAIR_NORMS.values(),
                 facet="after",
             ),
-            alt="Two panels, with and without the norm after the sum; in each, a point with its interval for every "
+            alt="Two panels, with and without the norm after the sum; in each, a point with its range for every "
             "activation and pair norm.",
         )
     ]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from normplace.lab.report.rows import Group, score_rows
 from normplace.lab.report.specs import curves
 from normplace.lab.studies.causalrn.copying_fixed import PART
-from normplace.lab.studies.causalrn.figures.scores import SCORES
+from normplace.lab.studies.causalrn.figures.scores import SCORES, accuracy_at_lengths
 from normplace.lab.studies.causalrn.networks import NETWORKS, TITLES
 from normplace.lab.trials.per_seed import Records, config_values, mean, pick
 from normplace.lab.trials.study import Figure
@@ -25,31 +24,16 @@ def _networks(records: Records) -> dict[str, dict[str, str]]:
 
 
 def _by_length(records: Records, lengths: list[int]) -> Figure:
-    networks = _networks(records)
-    rows = []
-    for score in SCORES:
-        groups: list[Group] = [
-            ({"measure": score, "network": name, "length": n}, pick(records, PART.name, length=n, **fields))
-            for name, fields in networks.items()
-            for n in lengths
-        ]
-        rows += score_rows(groups, score)
-    return Figure(
+    return accuracy_at_lengths(
+        {
+            name: {length: pick(records, PART.name, length=length, **fields) for length in lengths}
+            for name, fields in _networks(records).items()
+        },
+        dict(zip(SCORES, SCORES, strict=True)),
         title="Copying strings of one length: accuracy by length",
         caption="Share of correct strings and characters under teacher forcing, after training on that length; a "
-        "string with a misplaced end has no correct character. Mean over seeds with its 95% interval; equal "
-        "parameter counts except for the published size.",
-        rows=rows,
-        spec=curves(
-            x={"field": "length", "title": "characters", "scale": {"zero": False}},
-            y={"field": "value", "title": "accuracy", "scale": {"domain": [0, 1]}},
-            series="network",
-            order=list(networks),
-            band=True,
-            facet="measure",
-            panels=SCORES,
-        ),
-        alt="Two panels, string and character accuracy against the length of strings, one line for each network.",
+        "string with a misplaced end has no correct character. Mean and range over seeds; equal parameter counts "
+        "except for the published size.",
     )
 
 

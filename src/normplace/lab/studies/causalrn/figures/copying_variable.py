@@ -25,7 +25,7 @@ def figures(records: Records) -> list[Figure]:
             longest,
             title="Copying strings of varying length, within and beyond the trained lengths",
             caption="Share of correct strings and characters under teacher forcing, after training on packed "
-            f"strings of up to {longest} characters (dashed line), at equal parameter counts. Mean over seeds with "
-            "its 95% interval.",
+            f"strings of up to {longest} characters (dashed line), at equal parameter counts. Mean and range "
+            "over seeds.",
         )
     ]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from normplace.lab.report.rows import Group, score_rows
+from normplace.lab.report.rows import Group
 from normplace.lab.studies.causalrn.expansion import PART, Shape
-from normplace.lab.studies.causalrn.figures.scores import accuracy_dots
+from normplace.lab.studies.causalrn.figures.scores import accuracy_dots, accuracy_rows
 from normplace.lab.studies.causalrn.networks import TITLES
 from normplace.lab.trials.per_seed import Records, config_values, pick
 from normplace.lab.trials.study import Figure
@@ -28,14 +28,14 @@ def figures(records: Records) -> list[Figure]:
         for (form, length), panel in panels.items()
         for shape in shapes
     ]
-    rows = score_rows(groups, "character_in_budget")
+    rows = accuracy_rows(groups, "character_in_budget")
     return [
         Figure(
             title="Width of the relation, heads and depth of CausalRN: character accuracy",
-            caption="After at most 2,000 steps on strings of one length; mean over seeds with its 95% interval. The "
+            caption="After at most 2,000 steps on strings of one length; mean and range over seeds. The "
             "first row of the pairwise form with 192 pair channels is the published network.",
             rows=rows,
             spec=accuracy_dots("character", "shape", [shape.title for shape in shapes], panels.values()),
-            alt="One panel for each form and length of strings, with a point and its interval for every network.",
+            alt="One panel for each form and length of strings, with a point and its range for every network.",
         )
     ]

@@ -23,5 +23,5 @@ def _figure(records: Records, longest: int) -> Figure:
         longest,
         title=f"Length generalization: trained on strings of up to {longest} characters",
         caption="Share of correct strings and characters under teacher forcing, by length, at equal parameter counts. "
-        "The dashed line is the longest trained length. Mean over seeds with its 95% interval.",
+        "The dashed line is the longest trained length. Mean and range over seeds.",
     )

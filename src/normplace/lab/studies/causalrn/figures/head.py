@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from normplace.lab.report.rows import Group, score_rows
+from normplace.lab.report.rows import Group
 from normplace.lab.report.specs import curves
+from normplace.lab.studies.causalrn.figures.scores import accuracy_rows
 from normplace.lab.studies.causalrn.head import PART, VARIANTS
 from normplace.lab.studies.causalrn.networks import PAIR_NORMS
 from normplace.lab.trials.per_seed import Records, config_values, pick
@@ -18,12 +19,12 @@ def figures(records: Records) -> list[Figure]:
         for name, (norm, activation) in heads.items()
         for n in config_values(records, PART.name, "length")
     ]
-    rows = score_rows(groups, "accuracy")
+    rows = accuracy_rows(groups, "accuracy")
     return [
         Figure(
             title="A retrieval head built by hand: accuracy by number of keys",
             caption="One layer without training: the query cancels its key, and small channels mark the values. Mean "
-            "over seeds with its 95% interval.",
+            "and range over seeds.",
             rows=rows,
             spec=curves(
                 x={"field": "length", "title": "keys", "scale": {"type": "log", "nice": False}},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from normplace.lab.report.rows import seed_range
 from normplace.lab.studies.causalrn.figures.scores import score_figures
 from normplace.lab.studies.causalrn.images import PART
 from normplace.lab.trials.per_seed import Records
@@ -16,6 +17,7 @@ def figures(records: Records) -> list[Figure]:
         "data",
         "accuracy",
         "accuracy",
+        seed_range,
         title="Image classification with pixels as a sequence",
-        caption="Test accuracy; mean over seeds with its 95% interval, at equal parameter counts.",
+        caption="Test accuracy; mean and range over seeds, at equal parameter counts.",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from normplace.lab.report.rows import Group, mean_rows
+from normplace.lab.report.rows import Group, mean_rows, seed_range
 from normplace.lab.report.specs import curves
 from normplace.lab.studies.causalrn.lookup import PART, TASKS
 from normplace.lab.studies.causalrn.networks import NETWORKS, TITLES
@@ -21,12 +21,12 @@ def figures(records: Records) -> list[Figure]:
     if not groups:
         return []
     longest = groups[0][1][0].config["longest"]
-    rows = [{"accuracy": row.pop("string"), **row} for row in mean_rows(groups, "length", "string")]
+    rows = [{"accuracy": row.pop("string"), **row} for row in mean_rows(groups, "length", "string", spread=seed_range)]
     return [
         Figure(
             title="Look-up of the characters after an n-gram",
             caption="Share of correct answers under teacher forcing, after training on packed strings of up to "
-            f"{longest} characters (dashed line), at equal parameter counts. Mean over seeds with its 95% interval.",
+            f"{longest} characters (dashed line), at equal parameter counts. Mean and range over seeds.",
             rows=rows,
             spec=curves(
                 x={"field": "length", "title": "characters", "scale": {"type": "log", "nice": False}},

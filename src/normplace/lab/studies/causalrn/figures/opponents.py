@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from normplace.lab.report.rows import Group, score_rows
+from normplace.lab.report.rows import Group
 from normplace.lab.studies.causalrn.figures.courses import course_figures
-from normplace.lab.studies.causalrn.figures.scores import accuracy_dots
+from normplace.lab.studies.causalrn.figures.scores import accuracy_dots, accuracy_rows
 from normplace.lab.studies.causalrn.opponents import PART, WIDE, Opponent
 from normplace.lab.studies.causalrn.published_measures import chosen_rate
 from normplace.lab.trials.per_seed import Records, config_values, pick
@@ -33,7 +33,7 @@ def figures(records: Records) -> list[Figure]:
             )
             for opponent, rate in rates.items()
         ]
-        rows += score_rows(groups, metric)
+        rows += accuracy_rows(groups, metric)
     longest = {
         opponent.title: _picked(records, opponent, rate, lengths[-1])
         for opponent, rate in rates.items()
@@ -46,11 +46,11 @@ def figures(records: Records) -> list[Figure]:
         Figure(
             title="Opponents: strings copied without an error",
             caption="At CausalRN's parameter count unless the width is equal, each at the better of two learning "
-            "rates. The published steps are 2,000; Transformers train for up to 6,000. Mean over seeds with its 95% "
-            "interval.",
+            "rates. The published steps are 2,000; Transformers train for up to 6,000. Mean and range over "
+            "seeds.",
             rows=rows,
             spec=accuracy_dots("string", "network", [opponent.title for opponent in networks], panels.values()),
-            alt="One panel for each length and number of steps, with a point and its interval for every network.",
+            alt="One panel for each length and number of steps, with a point and its range for every network.",
         ),
         *courses,
     ]

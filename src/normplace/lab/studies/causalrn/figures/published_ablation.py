@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from normplace.lab.report.rows import Group, score_rows
-from normplace.lab.studies.causalrn.figures.scores import accuracy_dots
+from normplace.lab.report.rows import Group
+from normplace.lab.studies.causalrn.figures.scores import accuracy_dots, accuracy_rows
 from normplace.lab.studies.causalrn.networks import PAIR_NORMS
 from normplace.lab.studies.causalrn.published_ablation import GRID, ONE_CHANGE, PART, Cell
 from normplace.lab.studies.causalrn.published_size import BUDGET, LONGER
@@ -21,12 +21,12 @@ def figures(records: Records) -> list[Figure]:
     rows = [
         row
         for budget, metric in BUDGETS.items()
-        for row in score_rows([_group(records, cell, budget) for cell in (*ONE_CHANGE, *GRID)], metric)
+        for row in accuracy_rows([_group(records, cell, budget) for cell in (*ONE_CHANGE, *GRID)], metric)
     ]
     return [
         Figure(
             title="Published size: ablation of CausalRN, by number of steps",
-            caption="Character accuracy on strings of 128 characters, mean over seeds with its 95% interval. Masked "
+            caption="Character accuracy on strings of 128 characters, mean and range over seeds. Masked "
             "before: with the published order of mask and activation.",
             rows=rows,
             spec=accuracy_dots(
@@ -38,7 +38,7 @@ def figures(records: Records) -> list[Figure]:
                 sources=PAIR_NORMS.values(),
             ),
             alt="Four panels, for two numbers of steps with and without the norm after the sum; in each, a point with "
-            "its interval for every activation and pair norm.",
+            "its range for every activation and pair norm.",
         )
     ]
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from normplace.lab.report.rows import Group, score_rows
-from normplace.lab.report.specs import curves
 from normplace.lab.studies.causalrn.copying_fixed import MAIN
 from normplace.lab.studies.causalrn.figures.courses import course_figures
+from normplace.lab.studies.causalrn.figures.scores import accuracy_at_lengths
 from normplace.lab.studies.causalrn.networks import TITLES
 from normplace.lab.studies.causalrn.published_copying import PART
 from normplace.lab.trials.per_seed import Records, config_values, pick
@@ -23,29 +22,15 @@ def figures(records: Records) -> list[Figure]:
     lengths = config_values(records, PART.name, "length")
     if not lengths:
         return []
-    rows = []
-    for metric, score in SCORES.items():
-        groups: list[Group] = [
-            ({"measure": score, "network": name, "length": n}, pick(records, PART.name, length=n, **fields))
+    by_length = accuracy_at_lengths(
+        {
+            name: {length: pick(records, PART.name, length=length, **fields) for length in lengths}
             for name, fields in NETWORKS.items()
-            for n in lengths
-        ]
-        rows += score_rows(groups, metric)
-    by_length = Figure(
+        },
+        SCORES,
         title="Published size: accuracy of copying by length",
         caption="Share of correct strings and characters under teacher forcing, after at most 2,000 steps on strings "
-        "of that length. Mean over seeds with its 95% interval; equal parameter counts except at equal width.",
-        rows=rows,
-        spec=curves(
-            x={"field": "length", "title": "characters", "scale": {"type": "log", "nice": False}},
-            y={"field": "value", "title": "accuracy", "scale": {"domain": [0, 1]}},
-            series="network",
-            order=list(NETWORKS),
-            band=True,
-            facet="measure",
-            panels=list(SCORES.values()),
-        ),
-        alt="Two panels, string and character accuracy against the length of strings, one line for each network.",
+        "of that length. Mean and range over seeds; equal parameter counts except at equal width.",
     )
     longest = {name: pick(records, PART.name, length=lengths[-1], **fields) for name, fields in NETWORKS.items()}
     title = f"Published size: accuracy along the training, {lengths[-1]} characters"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from normplace.lab.report.rows import seed_range
 from normplace.lab.studies.causalrn.figures.scores import score_figures
 from normplace.lab.studies.causalrn.recall import PART
 from normplace.lab.trials.per_seed import Records, pick
@@ -30,7 +31,8 @@ def _figures(records: Records, title: str, training: str) -> list[Figure]:
         "pairs",
         "accuracy",
         "accuracy",
+        seed_range,
         title=title,
-        caption=f"Share of queries answered correctly {training}; mean over seeds with its 95% interval, at equal "
+        caption=f"Share of queries answered correctly {training}; mean and range over seeds, at equal "
         "parameter counts.",
     )

@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from normplace.lab.report.rows import Group, mean_rows, score_rows
+from normplace.lab.report.rows import Group, Spread, mean_rows, score_rows, seed_range
 from normplace.lab.report.specs import curves, dots
 from normplace.lab.studies.causalrn.networks import NETWORKS, TITLES
+from normplace.lab.trials.intervals import STUDENT
 from normplace.lab.trials.per_seed import Records, config_values, pick
 from normplace.lab.trials.results import TrialRecord
 from normplace.lab.trials.study import Figure
 
 SCORES = ("string", "character")
+
+
+def accuracy_rows(groups: Iterable[Group], metric: str) -> list[dict[str, Any]]:
+    """The mean and the range over seeds of an accuracy, which is near 0 in some seeds and near 1 in others."""
+    return score_rows(groups, metric, seed_range)
 
 
 def accuracy_dots(
@@ -25,7 +31,7 @@ def accuracy_dots(
     sources: Iterable[str] = ("measured",),
     facet: str = "panel",
 ) -> dict[str, Any]:
-    """A point with its interval for each accuracy, on an axis from 0 to 1.
+    """A point with its range over seeds for each accuracy, on an axis from 0 to 1.
 
     Args:
         kind: ``string`` or ``character``.
@@ -47,6 +53,43 @@ def accuracy_dots(
     )
 
 
+def accuracy_at_lengths(
+    networks: Mapping[str, Mapping[int, Sequence[TrialRecord]]], metrics: Mapping[str, str], **texts: Any
+) -> Figure:
+    """Draw string and character accuracy, with a panel for every length of strings and a row for every network.
+
+    Args:
+        networks: Records by the name of the network and the length.
+        metrics: Names of the metrics and of what they measure.
+        **texts: Title and caption of the figure.
+    """
+    lengths = sorted({length for by_length in networks.values() for length in by_length})
+    rows = []
+    for metric, score in metrics.items():
+        groups: list[Group] = [
+            ({"length": f"{length} characters", "network": name, "measure": score}, selected)
+            for length in lengths
+            for name, by_length in networks.items()
+            if (selected := by_length.get(length))
+        ]
+        rows += accuracy_rows(groups, metric)
+    return Figure(
+        rows=rows,
+        spec=dots(
+            x={"field": "value", "title": "accuracy", "scale": {"domain": [0, 1]}},
+            rows="network",
+            order=list(networks),
+            series="measure",
+            sources=list(metrics.values()),
+            facet="length",
+            panels=[f"{length} characters" for length in lengths],
+        ),
+        alt="One panel for each length of strings; in each, points with their ranges for the string and the character "
+        "accuracy of every network.",
+        **texts,
+    )
+
+
 def accuracy_by_length(networks: Mapping[str, Sequence[TrialRecord]], longest: int, **texts: Any) -> Figure:
     """Draw string and character accuracy against the length of strings, with a line for every network.
 
@@ -58,7 +101,7 @@ def accuracy_by_length(networks: Mapping[str, Sequence[TrialRecord]], longest: i
     rows = []
     for score in SCORES:
         groups: list[Group] = [({"measure": score, "network": name}, selected) for name, selected in networks.items()]
-        rows += [{"accuracy": row.pop(score), **row} for row in mean_rows(groups, "length", score)]
+        rows += [{"accuracy": row.pop(score), **row} for row in mean_rows(groups, "length", score, spread=seed_range)]
     return Figure(
         rows=rows,
         spec=curves(
@@ -76,7 +119,9 @@ def accuracy_by_length(networks: Mapping[str, Sequence[TrialRecord]], longest: i
     )
 
 
-def score_figures(records: Records, part: str, field: str, metric: str, axis: str, **texts: Any) -> list[Figure]:
+def score_figures(
+    records: Records, part: str, field: str, metric: str, axis: str, spread: Spread = STUDENT, **texts: Any
+) -> list[Figure]:
     """Draw a metric of every network, with one panel for each value of a configuration field.
 
     Args:
@@ -85,6 +130,7 @@ def score_figures(records: Records, part: str, field: str, metric: str, axis: st
         field: The configuration field.
         metric: Name of the metric.
         axis: Title of the axis.
+        spread: What to draw around the mean.
         **texts: Title and caption of the figure.
     """
     panels = {value: f"{value} {field}" for value in config_values(records, part, field)}
@@ -94,7 +140,7 @@ def score_figures(records: Records, part: str, field: str, metric: str, axis: st
         for network in NETWORKS
         if (selected := pick(records, part, network=network, **{field: value}))
     ]
-    rows = score_rows(groups, metric)
+    rows = score_rows(groups, metric, spread)
     return [
         Figure(
             rows=rows,
@@ -107,7 +153,7 @@ def score_figures(records: Records, part: str, field: str, metric: str, axis: st
                 facet="panel",
                 panels=list(panels.values()),
             ),
-            alt=f"One panel for each value of {field}, with a point and its interval for every network.",
+            alt=f"One panel for each value of {field}, with a point and its spread for every network.",
             **texts,
         )
     ]
