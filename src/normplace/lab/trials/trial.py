@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -80,8 +81,9 @@ def run_trials(
         for index in groups[number]:
             progress.started(index)
 
+    run = partial(worker or run_in_worker, code=code)
     with progress.watch(study.name, labels, skipped=skipped):
-        for number, result in engine.run(worker or run_in_worker, items, started, [code]):
+        for number, result in engine.run(run, items, started):
             if isinstance(result, WorkerUnusable):
                 raise _cannot_import(study, result)
             if isinstance(result, WorkerLost):
