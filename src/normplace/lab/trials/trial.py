@@ -99,15 +99,20 @@ def _groups(study: Study, trials: Sequence[Trial]) -> list[tuple[int, ...]]:
     """Indices of the trials that run together: the seeds of variants, in parts that compute several at once."""
     variants: dict[object, list[int]] = {}
     for index, trial in enumerate(trials):
-        part = study.part(trial.part)
-        shared = {**trial.config, **dict.fromkeys(part.may_differ)}
-        key = index if part.run_seeds is None else variant_hash(trial.part, shared)
+        key = group_hash(study.part(trial.part), trial.config) or index
         variants.setdefault(key, []).append(index)
     groups = []
     for indices in variants.values():
         most = study.part(trials[indices[0]].part).seeds_at_once
         groups += [tuple(indices[start : start + most]) for start in range(0, len(indices), most)]
     return groups
+
+
+def group_hash(part: Part, config: Mapping[str, Any]) -> str | None:
+    """Hash that identifies the trials that may run together; None in parts that run trials one by one."""
+    if part.run_seeds is None:
+        return None
+    return variant_hash(part.name, {**config, **dict.fromkeys(part.may_differ)})
 
 
 def trial_label(study: Study, part: str, config: Mapping[str, Any]) -> str:
