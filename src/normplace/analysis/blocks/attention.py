@@ -131,7 +131,7 @@ class AttentionCores:
         role = self.letters_of(reading) or operand_role(self.graph, norm.output)
         if role:
             return role
-        if {node_id for node_id, _ in self._barriers_before(norm.input)} & self.ends:
+        if self.ends.intersection(self.graph.barriers_before(norm.input)):
             return "pre-output"
         products = [self.graph.nodes[node_id] for node_id, _ in reading]
         products = [node for node in products if node.name in PRODUCTS]
@@ -178,20 +178,4 @@ class AttentionCores:
                     barriers.append((node_id, value))
                 else:
                     queue += node.outputs
-        return barriers
-
-    def _barriers_before(self, value: ValueId) -> list[Operand]:
-        """The last barriers on every path to a value, each with the output on the path."""
-        barriers, seen, queue = [], set(), [value]
-        while queue:
-            value = queue.pop()
-            node_id = self.graph.producer.get(value)
-            if value in seen or node_id is None:
-                continue
-            seen.add(value)
-            node = self.graph.nodes[node_id]
-            if self.graph.is_barrier(node):
-                barriers.append((node_id, value))
-            else:
-                queue += self.graph.data_inputs(node)
         return barriers

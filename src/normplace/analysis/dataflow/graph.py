@@ -174,7 +174,7 @@ class Graph:
             summed, kept = (-1, -2) if left else (-2, -1)
             if len(marks) < 2 or marks[summed] != COPIES or marks[kept] & COPIES:
                 continue
-            if any(len(self.factors(barrier)) > 1 for barrier in self.barriers_before(weights)):
+            if self.is_after_pairing(weights):
                 continue  # attention between the copies
             result = [0] * len(self.values[node.outputs[0]].shape)
             result[summed], result[kept] = COPIES, marks[kept]
@@ -196,7 +196,7 @@ class Graph:
         rows = math.prod(shape) // max(shape[-1:] or (1,))
         return first == second and math.prod(self.values[node.outputs[0]].shape) == rows
 
-    def barriers_before(self, value: ValueId) -> Iterator[Node]:
+    def barriers_before(self, value: ValueId) -> Iterator[NodeId]:
         """The last barriers on every path to a value."""
         queue, seen = [value], set()
         while queue:
@@ -206,9 +206,13 @@ class Graph:
             seen.add(node_id)
             node = self.nodes[node_id]
             if self.is_barrier(node):
-                yield node
+                yield node_id
             else:
                 queue += self.data_inputs(node)
+
+    def is_after_pairing(self, value: ValueId) -> bool:
+        """Whether one of the last barriers before a value multiplies features with features."""
+        return any(len(self.factors(self.nodes[barrier])) > 1 for barrier in self.barriers_before(value))
 
     def is_data(self, value: ValueId) -> bool:
         """Whether the value depends on the model's inputs."""
