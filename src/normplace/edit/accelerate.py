@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from normplace._shared.modules import device_of
 from normplace.analysis.recording.passes import checked_module
 from normplace.analysis.recording.structures import copy_module
 from normplace.edit.fold.verify import EXACT, TOLERANCE, difference
@@ -191,7 +192,7 @@ def _verify_module(old: Any, new: nn.Module) -> float:
         UsageError: If they differ by more than rounding.
     """
     generator = torch.Generator().manual_seed(0)
-    device = next((parameter.device for parameter in old.parameters()), torch.device("cpu"))
+    device = device_of(old)
 
     def draw(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float64).to(device)

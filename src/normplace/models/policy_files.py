@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from normplace._shared.seeding import seeded
 from normplace._shared.fields import check_types
 from normplace._shared.output import write_atomic
 from normplace.errors import UsageError, expect_choice, expect_ranges, first_line
@@ -70,8 +71,7 @@ class PolicySettings:
             UsageError: If a name is unknown, or PyG is not installed.
         """
         scale = Scale(self.scale, self.power) if self.scale else None
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed):
             return Policy(
                 convolution(self.aggregation),
                 self.dim,

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from normplace._shared.modules import uncompiled
 from normplace.analysis.recording.recorder import Recorder
 from normplace.analysis.recording.structures import Model, map_tensors, tensors_of
 from normplace.analysis.recording.tape import Tape
@@ -170,11 +171,6 @@ def uncompiled_calls() -> Iterator[None]:
     with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Using `torch.compile")  # with the recorder's hooks
         yield
-
-
-def uncompiled(model: Model) -> Model:
-    """The original module of a compiled one, whose operators can be recorded."""
-    return getattr(model, "_orig_mod", model)
 
 
 def checked_module(model: Model, function: str) -> Model:

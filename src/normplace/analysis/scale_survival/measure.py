@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normplace._shared.modules import uncompiled
 from normplace.analysis.analysis import Analysis
 from normplace.analysis.norms.axes import normalized_axis
 from normplace.analysis.norms.classes import known_norm_modules, module_names, subtracts_mean
@@ -17,7 +18,6 @@ from normplace.analysis.recording.passes import (
     ForwardError,
     evaluating,
     record_pass,
-    uncompiled,
     unfused_encoder_layers,
 )
 from normplace.analysis.recording.structures import copy_module, fresh_inputs, map_tensors

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normplace._shared.seeding import seeded
 from normplace.analysis.recording.structures import fresh_inputs, tensors_of
 from normplace.analysis.scale_survival.law import change, relative, slope
 from normplace.analysis.scale_survival.taps import Tap, Taps
@@ -169,8 +170,7 @@ class Sensitivity:
         with self.taps.active(tap):
             if not self.training:
                 return first_tensor(self.model(*inputs, **kwargs))
-            with torch.random.fork_rng():
-                torch.manual_seed(0)
+            with seeded(0, gpus=True):
                 return first_tensor(self.model(*inputs, **kwargs))
 
 

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor, nn
 
+from normplace._shared.modules import count_parameters
 from normplace._shared.resources import available_memory
 from normplace.analysis.recording.passes import evaluating, training, uncompiled_calls
 from normplace.analysis.recording.structures import copy_module, fresh_inputs, map_tensors, tensors_of
@@ -151,7 +152,7 @@ def _randomized(
         widen: Whether the copy is in float64.
     """
     free = available_memory()
-    if free is not None and 16 * sum(parameter.numel() for parameter in model.parameters()) > free:
+    if free is not None and 16 * count_parameters(model) > free:
         return None
     copied = copy_module(model)
     if widen:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from normplace.analysis.recording.passes import uncompiled
+from normplace._shared.modules import uncompiled
 from normplace.edit.fuse.gates import MODULATIONS, GatedSum, Modulation, ModulationForm
 from normplace.edit.fuse.plan import FusePlan
 from normplace.edit.fuse.rewrite import FusedMethod, FusionEdit, SumEdit

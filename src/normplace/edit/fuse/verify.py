@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from normplace._shared.modules import device_of
 from normplace.edit.fuse.forms import HALVES, CallDtypes, NormForm, autocast_as, probe_rows
 from normplace.edit.fuse.numbers import Numbers
 from normplace.edit.fuse.probe import SLOPE, Results, agree, gradient_errors, random_copy
@@ -42,7 +43,7 @@ def verify_parts(model: nn.Module) -> None:
     Raises:
         UsageError: If one differs, with its name.
     """
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    device = device_of(model)
     seen: set[object] = set()
     for path, module in model.named_modules():
         parts: list[FusedSum | FusedForward] = [

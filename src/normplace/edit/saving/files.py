@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
+from normplace._shared.modules import uncompiled
 from normplace._shared.output import cannot_write
-from normplace.analysis.recording.passes import uncompiled
 from normplace.edit.model.copying import copy_model
 from normplace.edit.record.changes import changes
 from normplace.edit.saving.replay import repeat_edit

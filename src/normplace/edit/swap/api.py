@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from normplace._shared.modules import uncompiled
 from normplace.analysis.api import summarize
-from normplace.analysis.recording.passes import checked_module, evaluating, uncompiled, uncompiled_calls
+from normplace.analysis.recording.passes import checked_module, evaluating, uncompiled_calls
 from normplace.analysis.recording.structures import fresh_inputs
 from normplace.edit.model.copying import copy_model, require_independent
 from normplace.edit.model.editor import disable_fast_paths

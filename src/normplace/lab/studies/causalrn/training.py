@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from normplace._shared.device import pick_device
+from normplace._shared.seeding import seeded
 from normplace.errors import expect_ranges
 from normplace.lab.tasks.sequences import AnswerAccuracy, Batch, FixedCopy
 from normplace.lab.train.sequence import (
@@ -73,8 +74,7 @@ class TrainedTrial:
 
     def initialize(self, build: Callable[[], SequenceModel]) -> SequenceModel:
         """Build a network with the initial weights of the seed, on the trial's device; the global RNG is restored."""
-        with torch.random.fork_rng(list(range(torch.cuda.device_count()))):
-            torch.manual_seed(self.seed)
+        with seeded(self.seed, gpus=True):
             return build().to(pick_device(self.device))
 
     def accuracies(

@@ -11,6 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+import torch
+
+from normplace._shared.seeding import seeded
 from normplace.errors import expect_choice, expect_ranges
 from normplace.lab.studies.postdeg.networks import missing_package
 from normplace.lab.studies.postdeg.topologies import LEARNED, build_policy
@@ -125,8 +129,7 @@ def train(trial: BudgetTrial) -> Policy:
     from normplace.lab.train.reinforce import train_policy
 
     graphs = heavy_tailed(trial.train_graphs, trial.nodes, np.random.default_rng([trial.seed, 0]))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(trial.seed)
+    with seeded(trial.seed):
         policy = build_policy(trial.method)
     generator = torch.Generator().manual_seed(trial.seed)
     reward = InfluenceReward(trial.train_share, simulations=8)

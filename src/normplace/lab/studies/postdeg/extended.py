@@ -10,6 +10,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from normplace._shared.seeding import seeded
 from normplace.errors import expect_choice, expect_ranges
 from normplace.lab.studies.postdeg.networks import missing_package, reward_of, task_score
 from normplace.lab.studies.postdeg.selection import TASKS
@@ -135,8 +140,7 @@ def build(trial: ExtendedTrial) -> Policy:
     from normplace.models.policy import Policy
 
     scale = Scale(trial.source, trial.power, "after", SLOT[trial.placement]) if trial.source else None
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(trial.seed)
+    with seeded(trial.seed):
         policy = Policy(
             convolution(trial.convolution), 32, 3, features=trial.features, placement=trial.placement, scale=scale
         )

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from normplace.errors import expect_choice, expect_ranges
+from normplace._shared.seeding import seeded
 from normplace.lab.studies.postdeg.networks import (
     FLOAT32,
     FLOAT64,
@@ -181,8 +182,7 @@ def run(trial: SelectionTrial) -> Outcome:
 
     train_graphs = mixed_graphs(trial.train_graphs, 30, 80, np.random.default_rng([trial.seed, 0]))
     test_graphs = mixed_graphs(trial.test_graphs, 100, 200, np.random.default_rng([trial.seed, 1]))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(trial.seed)
+    with seeded(trial.seed):
         policy = Policy(convolution(trial.aggregation), 32, 3, features=trial.features, **stack_options(trial))
     if trial.extra_norm:
         # A placement rejects a final norm directly after a stream norm; here the scale is between the two.

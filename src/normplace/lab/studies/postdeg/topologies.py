@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from normplace._shared.device import pick_device
+from normplace._shared.seeding import seeded
 from normplace.errors import UsageError, expect_choice
 from normplace.lab.studies.postdeg.networks import (
     FLOAT32,
@@ -217,8 +218,7 @@ def _trained(trial: TopologyTrial) -> Policy:
     graphs = mixed_graphs(256, 40, 300, graph_generator)
     if trial.task == "dismantling":
         graphs = [partly_dismantled(graph, graph_generator) for graph in graphs]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(trial.seed)
+    with seeded(trial.seed):
         policy = build_policy(trial.method).to(pick_device(trial.device))
     generator = torch.Generator().manual_seed(trial.seed)
     train_policy(policy, graphs, reward_of(trial.task, simulations=12), steps=trial.steps, generator=generator)
