@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -114,6 +114,9 @@ class CopyingTrial(TrainedTrial):
         expect_ranges(self, "length", "letters", "every", least=1)
 
 
+Copying = TypeVar("Copying", bound=CopyingTrial)
+
+
 @dataclass
 class CopyRun:
     """A network trained on copying.
@@ -153,14 +156,14 @@ class CopyRun:
         }
 
 
-def train_to_copy(trial: CopyingTrial, build: Callable[[FixedCopy], SequenceModel]) -> CopyRun:
+def train_to_copy(trial: Copying, build: Callable[[Copying, FixedCopy], SequenceModel]) -> CopyRun:
     """Train the network that ``build`` returns on fixed-length copying and test it.
 
     Training, evaluation and test strings are all drawn independently.
     """
     device = pick_device(trial.device)
     task = FixedCopy(trial.length, trial.letters)
-    model = trial.initialize(lambda: build(task))
+    model = trial.initialize(lambda: build(trial, task))
     train, evaluation, test = (torch.Generator(device).manual_seed(3 * trial.seed + n) for n in range(3))
     history: dict[str, list[float]] = {"string": [], "character": []}
 
@@ -177,7 +180,7 @@ def train_to_copy(trial: CopyingTrial, build: Callable[[FixedCopy], SequenceMode
     return CopyRun(task, model, losses, history, evaluate(test), test)
 
 
-def copy_outcome(trial: CopyingTrial, build: Callable[[FixedCopy], SequenceModel]) -> Outcome:
+def copy_outcome(trial: Copying, build: Callable[[Copying, FixedCopy], SequenceModel]) -> Outcome:
     """Train the network that ``build`` returns, and test it under teacher forcing and by greedy decoding."""
     run = train_to_copy(trial, build)
     return Outcome(run.metrics | (run.decoded(trial.decoded) if trial.decoded else {}), run.series)
