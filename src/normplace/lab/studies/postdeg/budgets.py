@@ -19,12 +19,10 @@ from normplace.errors import expect_choice, expect_ranges
 from normplace.lab.studies.postdeg.networks import missing_package
 from normplace.lab.studies.postdeg.topologies import LEARNED, build_policy
 from normplace.lab.trials.study import Outcome, Part
+from normplace.models.policy import Policy
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from normplace.lab.tasks.selection import Graph
-    from normplace.models.policy import Policy
 
 METHODS = ("degree-input", "degree-postdeg", *(name for name in LEARNED if not name.startswith("degree-")))
 """Those of the claims come first."""
@@ -122,9 +120,6 @@ def run_together(trials: Sequence[BudgetTrial]) -> list[Outcome]:
 
 def train(trial: BudgetTrial) -> Policy:
     """The trained policy of a trial; it does not depend on the share of the test."""
-    import numpy as np
-    import torch
-
     from normplace.lab.tasks.selection.rewards import InfluenceReward
     from normplace.lab.train.reinforce import train_policy
 
@@ -139,8 +134,6 @@ def train(trial: BudgetTrial) -> Policy:
 
 def test(trial: BudgetTrial, policy: Policy) -> Outcome:
     """The mean share of the nodes that the seeds of a policy and of classical methods reach on unseen graphs."""
-    import numpy as np
-
     from normplace.lab.tasks.selection import classical_order, ranking, spread
     from normplace.lab.tasks.selection.rewards import InfluenceReward
 

@@ -29,11 +29,11 @@ from normplace.lab.tasks.selection_names import METHODS, TASKS, methods_of
 from normplace.lab.trials.config import ADDED_LATER
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.convolutions import convolution
+from normplace.models.policy import Policy
 from normplace.placement.scale import Scale
 
 if TYPE_CHECKING:
     from normplace.lab.tasks.selection import Graph
-    from normplace.models.policy import Policy
 
 GRAPHS = (
     "advogato",
@@ -194,8 +194,6 @@ def _random_scores(graph: Graph, seed: int) -> NDArray[np.float64]:
 
 def build_policy(method: str) -> Policy:
     """The untrained policy of a learned method: three blocks of width 32."""
-    from normplace.models.policy import Policy
-
     scale = Scale("degree", -1.0) if method in ("postdeg", "degree-postdeg") else None
     attention = method in ("ln", "postdeg")
     aggregation = "softmax" if attention else "sum" if method == "sum" else "mean"
