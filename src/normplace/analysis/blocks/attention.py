@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+from normplace._shared.closure import closure
 from normplace.analysis.dataflow.graph import Graph, Node
 from normplace.analysis.dataflow.operand_roles import operand_role
 from normplace.analysis.dataflow.operators import (
@@ -78,14 +79,12 @@ class AttentionCores:
 
     def _derived(self, value: ValueId) -> set[ValueId]:
         """A value and everything computed from it up to the next barrier."""
-        seen, queue = set(), [value]
-        while queue:
-            value = queue.pop()
-            if value not in seen:
-                seen.add(value)
-                for node in self.graph.readers(value):
-                    queue += () if self.graph.is_barrier(node) else node.outputs
-        return seen
+
+        def following(value: ValueId) -> Iterator[ValueId]:
+            for node in self.graph.readers(value):
+                yield from () if self.graph.is_barrier(node) else node.outputs
+
+        return set(closure([value], following))
 
     def kind_of(self, region: set[NodeId]) -> str:
         """The kind of a branch: attention, recurrence, convolution, experts, graph convolution, mixer or mlp."""

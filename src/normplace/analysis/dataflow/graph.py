@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from normplace._shared.closure import closure
 from normplace.analysis.dataflow.axes import COPIES, REPEATS, Marks, move_marks, repeat_marks
 from normplace.analysis.dataflow.operators import (
     AGGREGATIONS,
@@ -314,14 +315,12 @@ class Graph:
     @cached_property
     def used(self) -> set[ValueId]:
         """The values that the model's outputs depend on."""
-        used, queue = set(), list(self.tape.outputs)
-        while queue:
-            value = queue.pop()
-            if value not in used:
-                used.add(value)
-                node = self.maker(value)
-                queue += node.inputs if node is not None else ()
-        return used
+
+        def read_by_maker(value: ValueId) -> Sequence[ValueId]:
+            node = self.maker(value)
+            return () if node is None else node.inputs
+
+        return set(closure(self.tape.outputs, read_by_maker))
 
 
 def _empty_streams(tape: Tape) -> Iterator[ValueId]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from functools import cached_property
 
+from normplace._shared.closure import closure
 from normplace.analysis.analysis import Analysis
 from normplace.analysis.dataflow.operators import MOVES
 from normplace.analysis.recording.ids import BlockIndex, CallId, NodeId, NormIndex, ValueId
@@ -248,16 +249,9 @@ class ModelMap:
 
     def has_head(self, block: BlockIndex) -> bool:
         """Whether features are computed from the stream after the last block of a stream."""
-        graph = self.analysis.graph
-        seen, queue = set(), [self.analysis.adds_of(block)[-1].output]
-        while queue:
-            value = queue.pop()
-            for node in graph.readers(value):
-                if graph.is_barrier(node):
-                    return True
-                queue += [output for output in node.outputs if output not in seen]
-            seen.add(value)
-        return False
+        graph, end = self.analysis.graph, self.analysis.adds_of(block)[-1].output
+        computed = closure([end], lambda value: [output for node in graph.readers(value) for output in node.outputs])
+        return any(graph.is_barrier(node) for value in computed for node in graph.readers(value))
 
     def final_norms(self, block: BlockIndex) -> list[NormIndex]:
         """The norms that end the stream of a block, which is its last."""
@@ -335,13 +329,11 @@ class ModelMap:
 
     def _with_normed(self, value: ValueId) -> set[ValueId]:
         """A value and the outputs of the norms that read it, directly or in sequence."""
-        values, queue = {value}, [value]
-        while queue:
-            norms = self.analysis.norms_of_input.get(queue.pop(), ())
-            outputs = {self.analysis.norms[norm].output for norm in norms} - values
-            values |= outputs
-            queue += outputs
-        return values
+
+        def normed(value: ValueId) -> list[ValueId]:
+            return [self.analysis.norms[norm].output for norm in self.analysis.norms_of_input.get(value, ())]
+
+        return set(closure([value], normed))
 
     def width(self, value: ValueId) -> int:
         """The size of a value's last dimension."""
