@@ -241,9 +241,11 @@ class MoveEdit:
     def _edit_final_norms(self) -> None:
         """Add or remove the norm at the end of every stream, as the target has it."""
         target, editor = self.request.target, self.editor
-        for block in self.plan.last_blocks() if target is not None else ():
+        if target is None:
+            return
+        for block in self.plan.last_blocks():
             sites = [self.analysis.sites[norm] for norm in self.model_map.final_norms(block)]
-            if target is not None and target.final:
+            if target.final:
                 for site in sites:
                     editor.record("kept", "final", site.name)
                 if not sites and self._needs_final_norm(block):
