@@ -43,6 +43,11 @@ def map_tensors(function: Callable[[Tensor], Tensor], structure: Structure) -> S
     return copy.deepcopy(structure, {id(tensor): function(tensor) for tensor in tensors_of(structure)})
 
 
+def in_float64(structure: Structure) -> Structure:
+    """A copy of nested containers with each floating-point tensor in float64."""
+    return map_tensors(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, structure)
+
+
 def require_shapes(model: nn.Module) -> None:
     """Check that the lazy layers of a model have read their widths.
 

@@ -20,7 +20,7 @@ from normplace.analysis.recording.passes import (
     record_pass,
     unfused_encoder_layers,
 )
-from normplace.analysis.recording.structures import copy_module, fresh_inputs, map_tensors
+from normplace.analysis.recording.structures import copy_module, fresh_inputs, in_float64
 from normplace.analysis.scale_survival.law import predicted
 from normplace.analysis.scale_survival.sensitivity import NoGradientError, Sensitivity, Side
 from normplace.analysis.scale_survival.taps import CodeSite, CodeSiteFinder, PassChangedError, Taps
@@ -189,7 +189,7 @@ def _prepare(
     if double is not False:
         copied = copy_module(model)
         _to_double(copied)
-        wide = map_tensors(lambda x: x.double() if x.is_floating_point() else x, (inputs, kwargs))
+        wide = in_float64((inputs, kwargs))
         try:
             return copied, *wide, _choose(copied, wide[0], wide[1], names)
         except (ForwardError, RuntimeError) as error:
