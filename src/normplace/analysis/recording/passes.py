@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from normplace._shared.modules import uncompiled
+from normplace._shared.modules import Model, uncompiled
 from normplace.analysis.recording.recorder import Recorder
-from normplace.analysis.recording.structures import Model, map_tensors, tensors_of
+from normplace.analysis.recording.structures import map_tensors, tensors_of
 from normplace.analysis.recording.tape import Tape
 from normplace.errors import UsageError, first_line
 

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from normplace._shared.modules import Model
 from normplace.errors import UsageError
 
 Structure = TypeVar("Structure")
-Model = TypeVar("Model", bound=nn.Module)
 
 
 def tensors_of(structure: Any, seen: set[int] | None = None) -> Iterator[Tensor]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from normplace._shared.modules import count_parameters, device_of
+from normplace._shared.modules import Model, count_parameters, device_of
 from normplace._shared.resources import available_memory
 from normplace.analysis.recording.passes import checked_module
 from normplace.edit.fuse.apply import apply_plan, remove_fusions, unfuse
@@ -26,7 +26,6 @@ from normplace.edit.verify.capture import Arguments, analyze_call
 from normplace.errors import UsageError, expect_choice, first_line
 from normplace.ops.norm_add_norm.op import choose_backend
 
-Model = TypeVar("Model", bound=nn.Module)
 ROUNDINGS = ("model", "once")
 
 

@@ -10,11 +10,11 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import Tensor, nn
 
-from normplace._shared.modules import uncompiled
+from normplace._shared.modules import Model, uncompiled
 from normplace._shared.output import cannot_write
 from normplace.edit.model.copying import copy_model
 from normplace.edit.record.changes import changes
@@ -30,7 +30,6 @@ from normplace.models.weights import (
     write_tensors,
 )
 
-Model = TypeVar("Model", bound=nn.Module)
 WEIGHTS, RECORD = "model.safetensors", "placement.json"
 
 
