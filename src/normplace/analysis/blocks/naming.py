@@ -20,9 +20,7 @@ BARE = 1 / 2
 """At most this share of branches may have no norm."""
 
 
-def placement_name(
-    blocks: Sequence[ResidualBlock], normed: bool, shared_branches: Set[int] = frozenset()
-) -> str | None:
+def placement_name(blocks: Sequence[ResidualBlock], normed: bool, shared_branches: Set[int]) -> str | None:
     """The preset that every block with a norm follows; inner norms and norms at the network's ends are ignored.
 
     Args:
