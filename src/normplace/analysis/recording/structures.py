@@ -15,6 +15,8 @@ from normplace._shared.modules import Model
 from normplace.errors import UsageError
 
 Structure = TypeVar("Structure")
+Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
+"""Positional and keyword arguments of a call."""
 
 
 def tensors_of(structure: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
