@@ -124,7 +124,7 @@ def trial_label(study: Study, part: str, config: Mapping[str, Any]) -> str:
 def failure_reasons(study: Study, records: Iterable[TrialRecord]) -> dict[str, str]:
     """The last line of the error of each failed trial, by its short name."""
     return {
-        trial_label(study, record.part, record.config): (record.error or "no message").strip().rpartition("\n")[2]
+        trial_label(study, record.part, record.config): record.failure
         for record in records
         if record.status == "failed"
     }
