@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from functools import cached_property
@@ -207,11 +206,12 @@ class ModelMap:
     def stream_output(self, block: BlockIndex) -> TensorRef | None:
         """The innermost module, called once, that returns the stream after a block; None if only the model does."""
         add = self.analysis.adds_of(block)[-1]
-        values, uses = self._with_normed(add.output), Counter(call.path for call in self._calls)
+        values = self._with_normed(add.output)
         for call in self.analysis.tape.enclosing_calls(add.call):
             key = next((key for key, value in self._calls[call].results.items() if value in values), False)
             path = self._calls[call].path
-            if key is not False and path != "" and uses[path] == 1 and not is_outside_tree(path):
+            is_called_once = len(self._calls_of_path[path]) == 1
+            if key is not False and path != "" and is_called_once and not is_outside_tree(path):
                 return self._tensor_ref(path, (key,), add.output)
         return None
 
