@@ -7,14 +7,7 @@ from collections.abc import Iterable, Iterator
 from normplace._shared.closure import closure
 from normplace.analysis.dataflow.graph import Graph, Node
 from normplace.analysis.dataflow.operand_roles import operand_role
-from normplace.analysis.dataflow.operators import (
-    ATTENTION,
-    CONVOLUTIONS,
-    PRODUCTS,
-    RECURRENCES,
-    ROW_MIXERS,
-    SOFTMAXES,
-)
+from normplace.analysis.dataflow.operators import ATTENTION, CONVOLUTIONS, PRODUCTS, RECURRENCES, ROW_MIXERS, SOFTMAXES
 from normplace.analysis.norms.find import Norm
 from normplace.analysis.recording.ids import CallId, NodeId, ValueId
 from normplace.analysis.residuals.reachability import Reachability, ResidualAdd

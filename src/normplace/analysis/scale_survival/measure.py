@@ -14,12 +14,7 @@ from normplace.analysis.analysis import Analysis
 from normplace.analysis.norms.axes import normalized_axis
 from normplace.analysis.norms.classes import known_norm_modules, module_names, subtracts_mean
 from normplace.analysis.recording.functions import FunctionCall, FunctionRecorder
-from normplace.analysis.recording.passes import (
-    ForwardError,
-    evaluating,
-    record_pass,
-    unfused_encoder_layers,
-)
+from normplace.analysis.recording.passes import ForwardError, evaluating, record_pass, unfused_encoder_layers
 from normplace.analysis.recording.structures import Arguments, copy_module, fresh_inputs, in_float64
 from normplace.analysis.scale_survival.law import predicted
 from normplace.analysis.scale_survival.sensitivity import NoGradientError, Sensitivity, Side

@@ -20,15 +20,7 @@ from normplace.edit.model.copying import copy_model
 from normplace.edit.record.changes import changes
 from normplace.edit.saving.replay import repeat_edit
 from normplace.errors import UsageError
-from normplace.models.weights import (
-    Damage,
-    check_file,
-    describe_file,
-    first_line,
-    read_sealed,
-    seal,
-    write_tensors,
-)
+from normplace.models.weights import Damage, check_file, describe_file, first_line, read_sealed, seal, write_tensors
 
 WEIGHTS, RECORD = "model.safetensors", "placement.json"
 

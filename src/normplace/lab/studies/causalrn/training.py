@@ -13,13 +13,7 @@ from normplace._shared.device import pick_device
 from normplace._shared.seeding import seeded
 from normplace.errors import expect_ranges
 from normplace.lab.tasks.sequences import AnswerAccuracy, Batch, FixedCopy
-from normplace.lab.train.sequence import (
-    EVALUATION_BATCH,
-    LossHistory,
-    SequenceTraining,
-    fit_sequence,
-    predict_tokens,
-)
+from normplace.lab.train.sequence import EVALUATION_BATCH, LossHistory, SequenceTraining, fit_sequence, predict_tokens
 from normplace.lab.trials.study import Outcome
 from normplace.models.sequence import SequenceModel, count_parameters
 

@@ -7,15 +7,7 @@ from collections.abc import Mapping
 from normplace.models.transformer.config import TransformerConfig
 from normplace.models.transformer.families.common import GATED, UNGATED
 from normplace.models.transformer.families.family import Family, Row, rows
-from normplace.models.transformer.families.rules import (
-    Rule,
-    activation,
-    constant,
-    copied,
-    inert,
-    neutral,
-    placed,
-)
+from normplace.models.transformer.families.rules import Rule, activation, constant, copied, inert, neutral, placed
 from normplace.models.transformer.feedforward import KINDS
 from normplace.placement import Placement
 
