@@ -123,8 +123,7 @@ class ModelMap:
                     queue += [output for output in node.outputs if output not in queue]
                 else:
                     raise self._no_input_norm(
-                        block,
-                        f"the block's own code reads the stream with {node.name!r}: move that into a module",
+                        block, f"the block's own code reads the stream with {node.name!r}: move that into a module"
                     )
         return stream, readers
 

@@ -24,11 +24,7 @@ TOLERANCE = 0.05
 
 
 def check_gradients(
-    original: nn.Module,
-    edited: nn.Module,
-    arguments: Arguments,
-    norms: Mapping[str, nn.Module],
-    edit: str = "move",
+    original: nn.Module, edited: nn.Module, arguments: Arguments, norms: Mapping[str, nn.Module], edit: str = "move"
 ) -> None:
     """Check that every new norm, and every norm and parameter that had a gradient before, receives one.
 
