@@ -23,8 +23,8 @@ class Interruptible(Counting):
 
     interrupt_at: int | None = None
 
-    def run(self, function, items, started, shared=()):
-        for result in super().run(function, items, started, shared):
+    def run(self, function, items, started):
+        for result in super().run(function, items, started):
             if len(self.ran) == self.interrupt_at:
                 raise KeyboardInterrupt
             yield result

@@ -7,9 +7,10 @@ from typing import Any
 from torch import nn
 
 from normplace._shared.garbage import without_full_collections
+from normplace._shared.modules import uncompiled
 from normplace.analysis.analysis import Analysis
 from normplace.analysis.findings import find
-from normplace.analysis.recording.passes import record_pass, uncompiled
+from normplace.analysis.recording.passes import record_pass
 from normplace.analysis.results import Audit
 from normplace.errors import UsageError
 

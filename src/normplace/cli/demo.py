@@ -82,8 +82,9 @@ def encoder() -> tuple[nn.Module, Tensor]:
     import torch
     from torch import nn
 
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    from normplace._shared.seeding import seeded
+
+    with seeded(0):
         layer = nn.TransformerEncoderLayer(64, 4, 256, batch_first=True)
         return nn.TransformerEncoder(layer, 4, enable_nested_tensor=False), torch.randn(2, 16, 64)
 

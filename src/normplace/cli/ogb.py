@@ -96,6 +96,7 @@ def ogb(
         json: Print JSON.
     """
     from normplace._shared.device import pick_device
+    from normplace._shared.modules import count_parameters
     from normplace.errors import expect_whole
     from normplace.lab.ogb.recipe import RECIPES
     from normplace.lab.ogb.results import summary
@@ -129,7 +130,7 @@ def ogb(
     results = [] if dry_run else run.execute(seeds, _Progress(recipe.epochs, quiet=json))
     numbers = summary(chosen, results)
     if json:
-        about = {"settings": run.settings(), "parameters": run.build().num_parameters, "folder": str(run.folder)}
+        about = {"settings": run.settings(), "parameters": count_parameters(run.build()), "folder": str(run.folder)}
         print(dumps({**about, "seeds": [asdict(result) for result in results], **numbers}, indent=1))
     elif results:
         _print_results(results, numbers, UNITS[chosen.metric])
@@ -138,6 +139,7 @@ def ogb(
 
 def _plan(run: OgbRun, seeds: int, seconds: float) -> dict[str, str]:
     """The lines of the plan: data, network, training, published numbers and results."""
+    from normplace._shared.modules import count_parameters
     from normplace.lab.ogb.recipe import PUBLISHED
     from normplace.lab.report.text import count, duration
 
@@ -145,7 +147,7 @@ def _plan(run: OgbRun, seeds: int, seconds: float) -> dict[str, str]:
     sizes = run.sizes()
     sides = " / ".join(f"{sizes.pop(side):,} {side}" for side in ("train", "valid", "test"))
     counts = ", ".join(f"{size:,} {name}" for name, size in sizes.items())
-    parameters = f"{run.build().num_parameters:,} parameters"
+    parameters = f"{count_parameters(run.build()):,} parameters"
     if published.parameters is not None:
         parameters += f" (published: {published.parameters:,})"
     steps = {

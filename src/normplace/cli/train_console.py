@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from torch import nn
 
+from normplace._shared.modules import count_parameters
 from normplace._shared.sparkline import sparkline
 from normplace.lab.train.config import TrainConfig
 from normplace.lab.train.log import FILE
@@ -75,7 +76,7 @@ class ConsoleLog(TrainingObserver):
 
     def on_start(self, model: nn.Module, corpus: Corpus, group: ProcessGroup) -> None:
         """Print the network, the text and the processes, and show the bar."""
-        count = sum(parameter.numel() for parameter in model.parameters())
+        count = count_parameters(model)
         processes = f"{group.size} processes" if group.size > 1 else "one process"
         assert isinstance(model, Transformer)
         self._print(

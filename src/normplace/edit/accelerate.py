@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from normplace._shared.modules import Model, device_of
 from normplace.analysis.recording.passes import checked_module
 from normplace.analysis.recording.structures import copy_module
 from normplace.edit.fold.verify import EXACT, TOLERANCE, difference
@@ -22,7 +23,6 @@ from normplace.errors import UsageError, first_line
 from normplace.models.aggregation import Aggregation
 from normplace.models.pyg_conversion import aggregation_arguments, arguments_from_pyg, is_pyg, share_weights
 
-Model = TypeVar("Model", bound=nn.Module)
 ORIGINALS = "normplace_accelerated"
 """The attribute of a model that holds PyG's modules, by name; it is not part of the state dict."""
 CLASSES = ("GENConv", "SoftmaxAggregation", "PowerMeanAggregation")
@@ -191,7 +191,7 @@ def _verify_module(old: Any, new: nn.Module) -> float:
         UsageError: If they differ by more than rounding.
     """
     generator = torch.Generator().manual_seed(0)
-    device = next((parameter.device for parameter in old.parameters()), torch.device("cpu"))
+    device = device_of(old)
 
     def draw(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float64).to(device)

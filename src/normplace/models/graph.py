@@ -338,13 +338,7 @@ def _check_graph(
 
 
 def _check_shape(
-    dim: int,
-    groups: int,
-    growth: int | None,
-    memory: str,
-    scale: Scale | None,
-    dropouts: Dropout,
-    virtual_node: bool,
+    dim: int, groups: int, growth: int | None, memory: str, scale: Scale | None, dropouts: Dropout, virtual_node: bool
 ) -> None:
     """Check that the arguments of a stack do not contradict each other."""
     if dim % groups:

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from normplace._shared.fields import check_types
 from normplace._shared.output import write_atomic
+from normplace._shared.seeding import seeded
 from normplace.errors import UsageError, expect_choice, expect_ranges, first_line
 from normplace.models.convolutions import convolution
 from normplace.models.policy import Policy
-from normplace.models.weights import Damage, check_tensors, content_hash, open_tensors, packed
+from normplace.models.weights import Damage, check_tensors, content_hash, packed, read_tensors
 from normplace.placement.scale import Scale
 
 SETTINGS_KEY, TRAINING_KEY, HASH_KEY = "normplace.policy", "normplace.training", "normplace.sha256"
@@ -70,8 +69,7 @@ class PolicySettings:
             UsageError: If a name is unknown, or PyG is not installed.
         """
         scale = Scale(self.scale, self.power) if self.scale else None
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed):
             return Policy(
                 convolution(self.aggregation),
                 self.dim,
@@ -134,12 +132,8 @@ def load_policy(path: str | Path) -> SavedPolicy:
         UsageError: If the file does not exist, is damaged, or does not hold a policy.
     """
     path = Path(path)
-    if not path.is_file():
-        raise UsageError(f"there is no file {str(path)!r}: check the path.")
     try:
-        with open_tensors(path) as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+        tensors, metadata = read_tensors(path)
         if not {SETTINGS_KEY, TRAINING_KEY, HASH_KEY} <= metadata.keys():
             raise UsageError(f"{path} is not a selection policy of normplace: give a file of save_policy.")
         if content_hash(tensors, metadata[SETTINGS_KEY] + metadata[TRAINING_KEY]) != metadata[HASH_KEY]:

@@ -108,11 +108,11 @@ def arguments_from_pyg(conv: Any) -> dict[str, Any]:
 def _widths(conv: Any) -> int | tuple[int, int]:
     """The width of the features, read from the weights where it was given as -1."""
     is_pair = isinstance(conv.in_channels, tuple | list)
-    given = conv.in_channels if is_pair else (conv.in_channels,) * 2
+    widths = conv.in_channels if is_pair else (conv.in_channels,) * 2
     maps = (getattr(conv, "lin_src", None), getattr(conv, "lin_dst", None))
     src, dst = (
         int(width) if width != -1 or linear is None else int(linear.weight.shape[1])
-        for width, linear in zip(given, maps, strict=True)
+        for width, linear in zip(widths, maps, strict=True)
     )
     return (src, dst) if is_pair or src != dst else src
 

@@ -100,6 +100,20 @@ def open_tensors(path: Path) -> Iterator[Any]:
         yield file
 
 
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Every tensor of a safetensors file, and its metadata.
+
+    Raises:
+        Damage: If its header does not match its length.
+        UsageError: If there is no such file.
+    """
+    if not path.is_file():
+        raise UsageError(f"there is no file {str(path)!r}: check the path.")
+    with open_tensors(path) as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+        return tensors, file.metadata() or {}
+
+
 def content_hash(tensors: Mapping[str, Tensor], text: str = "") -> str:
     """The SHA-256 of tensors, their names, dtypes and shapes, and a text."""
     digest = hashlib.sha256(text.encode())

@@ -21,8 +21,8 @@ def short_repr(value: Any) -> str:
         value: A dataclass instance.
     """
     fields = [(field, getattr(value, field.name)) for field in dataclasses.fields(value)]
-    given = ", ".join(f"{field.name}={content!r}" for field, content in fields if content != field.default)
-    return f"{type(value).__name__}({given})"
+    changed = ", ".join(f"{field.name}={content!r}" for field, content in fields if content != field.default)
+    return f"{type(value).__name__}({changed})"
 
 
 @dataclass(frozen=True)

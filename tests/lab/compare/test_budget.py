@@ -81,7 +81,7 @@ def test_the_length_of_reported_trainings_follows_the_measured_speed():
     planned = plan("10m")
     left = sum(planned.final_seconds(planned.steps)) / 2
     same = final_steps(planned, left, 2)
-    slower = final_steps(at_speed(planned, {"as-is": 1.5, "post": 1.5}), left, 2)
+    slower = final_steps(at_speed(planned, 1.5), left, 2)
     assert same == pytest.approx(planned.steps, rel=0.2)
     assert slower == pytest.approx(same / 1.5, rel=0.05)
     assert final_steps(planned, -5.0, 2) == planned.rungs[1]

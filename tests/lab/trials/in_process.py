@@ -11,11 +11,11 @@ class Counting:
     def __init__(self):
         self.ran = []
 
-    def run(self, function, items, started, shared=()):
+    def run(self, function, items, started):
         for index, item in enumerate(items):
             started(index)
             self.ran.append(item)
-            yield index, function(item, *shared)
+            yield index, function(item)
 
     def close(self):
         pass

@@ -159,13 +159,13 @@ class Missing:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Missing())
 call, payload = pickle.load(sys.stdin.buffer)
-print(call(payload, pickle.dumps([])))
+print(call(payload, pickle.dumps(None)))
 """
 
 
 def test_a_worker_without_normplace_reports_it():
     cloudpickle = pytest.importorskip("cloudpickle")
-    sent = cloudpickle.dumps((make_call(), pickle.dumps((Run.plan, None))))
+    sent = cloudpickle.dumps((make_call(), pickle.dumps(Run.plan)))
     done = subprocess.run([sys.executable, "-c", WORKER], input=sent, capture_output=True, check=True)
     answer = eval(done.stdout)
     unusable = read_answer(answer)

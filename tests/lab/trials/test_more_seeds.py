@@ -25,10 +25,10 @@ class InProcess:
 
     remote = False
 
-    def run(self, function, trials, started, extra=()):
+    def run(self, function, trials, started):
         for index, trial in enumerate(trials):
             started(index)
-            yield index, function(trial, *extra)
+            yield index, function(trial)
 
 
 def config(kind: str, seed: int) -> dict[str, object]:

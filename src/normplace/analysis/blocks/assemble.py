@@ -37,11 +37,7 @@ class BlockAssembler:
     """
 
     def __init__(
-        self,
-        structure: ResidualStructure,
-        slots: Sequence[NormSlot],
-        attention: AttentionCores,
-        branches: Branches,
+        self, structure: ResidualStructure, slots: Sequence[NormSlot], attention: AttentionCores, branches: Branches
     ) -> None:
         self.graph, self.adds, self.reachability = structure.graph, structure.adds, structure.reachability
         self.structure, self.attention, self.branches = structure, attention, branches

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+from normplace._shared.closure import closure
 from normplace.analysis.dataflow.graph import Graph, Node
 from normplace.analysis.dataflow.operand_roles import operand_role
-from normplace.analysis.dataflow.operators import (
-    ATTENTION,
-    CONVOLUTIONS,
-    PRODUCTS,
-    RECURRENCES,
-    ROW_MIXERS,
-    SOFTMAXES,
-)
+from normplace.analysis.dataflow.operators import ATTENTION, CONVOLUTIONS, PRODUCTS, RECURRENCES, ROW_MIXERS, SOFTMAXES
 from normplace.analysis.norms.find import Norm
 from normplace.analysis.recording.ids import CallId, NodeId, ValueId
 from normplace.analysis.residuals.reachability import Reachability, ResidualAdd
@@ -78,14 +72,12 @@ class AttentionCores:
 
     def _derived(self, value: ValueId) -> set[ValueId]:
         """A value and everything computed from it up to the next barrier."""
-        seen, queue = set(), [value]
-        while queue:
-            value = queue.pop()
-            if value not in seen:
-                seen.add(value)
-                for node in self.graph.readers(value):
-                    queue += () if self.graph.is_barrier(node) else node.outputs
-        return seen
+
+        def following(value: ValueId) -> Iterator[ValueId]:
+            for node in self.graph.readers(value):
+                yield from () if self.graph.is_barrier(node) else node.outputs
+
+        return set(closure([value], following))
 
     def kind_of(self, region: set[NodeId]) -> str:
         """The kind of a branch: attention, recurrence, convolution, experts, graph convolution, mixer or mlp."""
@@ -131,7 +123,7 @@ class AttentionCores:
         role = self.letters_of(reading) or operand_role(self.graph, norm.output)
         if role:
             return role
-        if {node_id for node_id, _ in self._barriers_before(norm.input)} & self.ends:
+        if self.ends.intersection(self.graph.barriers_before(norm.input)):
             return "pre-output"
         products = [self.graph.nodes[node_id] for node_id, _ in reading]
         products = [node for node in products if node.name in PRODUCTS]
@@ -178,20 +170,4 @@ class AttentionCores:
                     barriers.append((node_id, value))
                 else:
                     queue += node.outputs
-        return barriers
-
-    def _barriers_before(self, value: ValueId) -> list[Operand]:
-        """The last barriers on every path to a value, each with the output on the path."""
-        barriers, seen, queue = [], set(), [value]
-        while queue:
-            value = queue.pop()
-            node_id = self.graph.producer.get(value)
-            if value in seen or node_id is None:
-                continue
-            seen.add(value)
-            node = self.graph.nodes[node_id]
-            if self.graph.is_barrier(node):
-                barriers.append((node_id, value))
-            else:
-                queue += self.graph.data_inputs(node)
         return barriers

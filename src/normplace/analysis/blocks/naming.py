@@ -20,9 +20,7 @@ BARE = 1 / 2
 """At most this share of branches may have no norm."""
 
 
-def placement_name(
-    blocks: Sequence[ResidualBlock], normed: bool, shared_branches: Set[int] = frozenset()
-) -> str | None:
+def placement_name(blocks: Sequence[ResidualBlock], normed: bool, shared_branches: Set[int]) -> str | None:
     """The preset that every block with a norm follows; inner norms and norms at the network's ends are ignored.
 
     Args:
@@ -49,10 +47,7 @@ def placement_name(
     if name is not None:
         return name
     unscaled = [  # a fixed factor does not change the name
-        dataclasses.replace(
-            spec, skip_scale=1.0, input_scale=1.0, branch_scale=spec.branch_scale if _is_learned(spec) else 1.0
-        )
-        for spec in specs
+        _unscaled(spec, spec.branch_scale if isinstance(spec.branch_scale, LearnedScale) else 1.0) for spec in specs
     ]
     return _followed(unscaled) or ("mix" if _is_mix(unscaled) else None)
 
@@ -76,10 +71,6 @@ def _only_convolutions_are_bare(blocks: Sequence[ResidualBlock]) -> bool:
     return 0 < len(bare) <= BARE * len(branches) and {branch.kind for branch in bare} == {"convolution"}
 
 
-def _is_learned(spec: BlockSpec) -> bool:
-    return isinstance(spec.branch_scale, LearnedScale)
-
-
 def _inner(spec: BlockSpec) -> tuple[str, ...]:
     return tuple(f"inner.{name}" for name in spec.inner)
 
@@ -87,12 +78,12 @@ def _inner(spec: BlockSpec) -> tuple[str, ...]:
 def _follows(specs: Sequence[BlockSpec], name: str, per_layer: int) -> bool:
     """Whether the specs are a preset's, with ``per_layer`` adds counted as one layer."""
     placement, depth = _preset(name), math.ceil(len(specs) / per_layer)
-    return all(_alike(spec, placement.at(at // per_layer + 1, depth)) for at, spec in enumerate(specs))
+    return all(_alike(spec, placement.at(index // per_layer + 1, depth)) for index, spec in enumerate(specs))
 
 
 def _is_mix(specs: Sequence[BlockSpec]) -> bool:
     post, pre = _preset("post").at(1, 1), _preset("pre").at(1, 1)
-    switch = next((at for at, spec in enumerate(specs) if not _alike(spec, post)), len(specs))
+    switch = next((index for index, spec in enumerate(specs) if not _alike(spec, post)), len(specs))
     return 0 < switch < len(specs) and all(_alike(spec, pre) for spec in specs[switch:])
 
 
@@ -111,6 +102,8 @@ def _alike(one: BlockSpec, other: BlockSpec) -> bool:
 
 def same_slots(one: BlockSpec, other: BlockSpec) -> bool:
     """Whether two blocks hold norms in the same places, whatever their scales."""
-    return dataclasses.replace(one, skip_scale=1.0, branch_scale=1.0, input_scale=1.0) == dataclasses.replace(
-        other, skip_scale=1.0, branch_scale=1.0, input_scale=1.0
-    )
+    return _unscaled(one) == _unscaled(other)
+
+
+def _unscaled(spec: BlockSpec, branch_scale: float | LearnedScale = 1.0) -> BlockSpec:
+    return dataclasses.replace(spec, skip_scale=1.0, input_scale=1.0, branch_scale=branch_scale)

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from normplace._shared.closure import closure
 from normplace.analysis.blocks.attention import AttentionCores
 from normplace.analysis.blocks.module_tree import is_inside, shared_depth
 from normplace.analysis.dataflow.operators import MOVES
@@ -90,18 +91,15 @@ class SlotFinder:
 
     def _trunk_values(self) -> set[ValueId]:
         """Values that lead to the skip of an add on a path outside all branches."""
-        trunk: set[ValueId] = set()
-        queue = [add.skip for add in self.adds]
         skips = {add.node: add.skip for add in self.adds}
-        while queue:
-            value = queue.pop()
-            if value in trunk:
-                continue
-            trunk.add(value)
+
+        def before(value: ValueId) -> Sequence[ValueId]:
             node = self.graph.producer.get(value)
-            if node is not None:
-                queue += [skips[node]] if node in skips else self.graph.nodes[node].inputs
-        return trunk
+            if node is None:
+                return ()
+            return (skips[node],) if node in skips else self.graph.nodes[node].inputs
+
+        return set(closure((add.skip for add in self.adds), before))
 
     def _slot(self, norm: Norm) -> NormSlot:
         reachability, adds = self.reachability, self.adds

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from normplace._shared.closure import closure
 from normplace.analysis.dataflow.axes import COPIES, REPEATS, Marks, move_marks, repeat_marks
 from normplace.analysis.dataflow.operators import (
     AGGREGATIONS,
@@ -174,7 +175,7 @@ class Graph:
             summed, kept = (-1, -2) if left else (-2, -1)
             if len(marks) < 2 or marks[summed] != COPIES or marks[kept] & COPIES:
                 continue
-            if any(len(self.factors(barrier)) > 1 for barrier in self.barriers_before(weights)):
+            if self.is_after_pairing(weights):
                 continue  # attention between the copies
             result = [0] * len(self.values[node.outputs[0]].shape)
             result[summed], result[kept] = COPIES, marks[kept]
@@ -196,7 +197,7 @@ class Graph:
         rows = math.prod(shape) // max(shape[-1:] or (1,))
         return first == second and math.prod(self.values[node.outputs[0]].shape) == rows
 
-    def barriers_before(self, value: ValueId) -> Iterator[Node]:
+    def barriers_before(self, value: ValueId) -> Iterator[NodeId]:
         """The last barriers on every path to a value."""
         queue, seen = [value], set()
         while queue:
@@ -206,9 +207,13 @@ class Graph:
             seen.add(node_id)
             node = self.nodes[node_id]
             if self.is_barrier(node):
-                yield node
+                yield node_id
             else:
                 queue += self.data_inputs(node)
+
+    def is_after_pairing(self, value: ValueId) -> bool:
+        """Whether one of the last barriers before a value multiplies features with features."""
+        return any(len(self.factors(self.nodes[barrier])) > 1 for barrier in self.barriers_before(value))
 
     def is_data(self, value: ValueId) -> bool:
         """Whether the value depends on the model's inputs."""
@@ -310,14 +315,12 @@ class Graph:
     @cached_property
     def used(self) -> set[ValueId]:
         """The values that the model's outputs depend on."""
-        used, queue = set(), list(self.tape.outputs)
-        while queue:
-            value = queue.pop()
-            if value not in used:
-                used.add(value)
-                node = self.maker(value)
-                queue += node.inputs if node is not None else ()
-        return used
+
+        def read_by_maker(value: ValueId) -> Sequence[ValueId]:
+            node = self.maker(value)
+            return () if node is None else node.inputs
+
+        return set(closure(self.tape.outputs, read_by_maker))
 
 
 def _empty_streams(tape: Tape) -> Iterator[ValueId]:

@@ -129,10 +129,7 @@ def _through_product(graph: Graph, node: Node, state: _State) -> list[_State]:
         marks = [0] * len(shape)
         marks[: rank - 2] = state.marks[: rank - 2]
         marks[-2 if side == 0 else -1] = state.marks[kept]
-        other = node.inputs[1 - side]
-        scored = state.scored or (
-            state.products == 0 and any(len(graph.factors(maker)) > 1 for maker in graph.barriers_before(other))
-        )
+        scored = state.scored or (state.products == 0 and graph.is_after_pairing(node.inputs[1 - side]))
         # Summing over an axis of size 1 changes nothing.
         over = state.marks[summed] if graph.values[value].shape[summed] > 1 else 0
         states.append(_State(node.outputs[0], tuple(marks), state.summed | over, state.products + 1, scored))

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from normplace._shared.resources import available_memory, in_words
+from normplace._shared.seeding import seeded
 from normplace.analysis.api import audit
 from normplace.analysis.loading.models import SAMPLES, Build, build_model, hf_inputs, quiet, read_config
 from normplace.analysis.recording.passes import ForwardError
@@ -73,8 +74,7 @@ def _on_cpu(path: Path, config: Any, build: Build) -> Audit:
         UsageError: If it runs with none of the inputs that are tried.
     """
     generator = torch.Generator().manual_seed(0)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with seeded(0):
         model = build_model(path, config, build)
     vocabulary = getattr(config, "vocab_size", None)
     below = vocabulary if isinstance(vocabulary, int) and vocabulary > 0 else 2

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from normplace._shared.modules import Model, uncompiled
 from normplace.analysis.recording.recorder import Recorder
-from normplace.analysis.recording.structures import Model, map_tensors, tensors_of
+from normplace.analysis.recording.structures import map_tensors, tensors_of
 from normplace.analysis.recording.tape import Tape
 from normplace.errors import UsageError, first_line
 
@@ -170,11 +171,6 @@ def uncompiled_calls() -> Iterator[None]:
     with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Using `torch.compile")  # with the recorder's hooks
         yield
-
-
-def uncompiled(model: Model) -> Model:
-    """The original module of a compiled one, whose operators can be recorded."""
-    return getattr(model, "_orig_mod", model)
 
 
 def checked_module(model: Model, function: str) -> Model:

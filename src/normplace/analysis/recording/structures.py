@@ -11,10 +11,12 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from normplace._shared.modules import Model
 from normplace.errors import UsageError
 
 Structure = TypeVar("Structure")
-Model = TypeVar("Model", bound=nn.Module)
+Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
+"""Positional and keyword arguments of a call."""
 
 
 def tensors_of(structure: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
@@ -41,6 +43,11 @@ def tensors_of(structure: Any, seen: set[int] | None = None) -> Iterator[Tensor]
 def map_tensors(function: Callable[[Tensor], Tensor], structure: Structure) -> Structure:
     """A copy of nested containers and objects, such as dataclasses, with each tensor replaced."""
     return copy.deepcopy(structure, {id(tensor): function(tensor) for tensor in tensors_of(structure)})
+
+
+def in_float64(structure: Structure) -> Structure:
+    """A copy of nested containers with each floating-point tensor in float64."""
+    return map_tensors(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, structure)
 
 
 def require_shapes(model: nn.Module) -> None:

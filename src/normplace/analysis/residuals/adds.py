@@ -22,7 +22,7 @@ BESIDE_LINEAR = MOVES | POOLS | {"mul", "add", "max", "amax", "mean"}
 
 
 def find_adds(
-    graph: Graph, norms: Sequence[Norm], excluded: Iterable[NodeId] = ()
+    graph: Graph, norms: Sequence[Norm], excluded: Iterable[NodeId]
 ) -> tuple[list[ResidualAdd], Reachability]:
     """Every residual add in the order of the pass, and the reachability that follows from them.
 

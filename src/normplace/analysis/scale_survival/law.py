@@ -120,10 +120,7 @@ def relative(value: Tensor, derivative: Tensor) -> float:
 
 
 def effect(
-    function: Callable[[Tensor], Tensor],
-    x: Tensor,
-    direction: str = "node",
-    generator: torch.Generator | None = None,
+    function: Callable[[Tensor], Tensor], x: Tensor, direction: str = "node", generator: torch.Generator | None = None
 ) -> float:
     """The relative change of ``function(s x)`` per unit of log s, at s = 1.
 

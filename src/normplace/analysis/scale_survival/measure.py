@@ -9,18 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normplace._shared.modules import uncompiled
 from normplace.analysis.analysis import Analysis
 from normplace.analysis.norms.axes import normalized_axis
 from normplace.analysis.norms.classes import known_norm_modules, module_names, subtracts_mean
 from normplace.analysis.recording.functions import FunctionCall, FunctionRecorder
-from normplace.analysis.recording.passes import (
-    ForwardError,
-    evaluating,
-    record_pass,
-    uncompiled,
-    unfused_encoder_layers,
-)
-from normplace.analysis.recording.structures import copy_module, fresh_inputs, map_tensors
+from normplace.analysis.recording.passes import ForwardError, evaluating, record_pass, unfused_encoder_layers
+from normplace.analysis.recording.structures import Arguments, copy_module, fresh_inputs, in_float64
 from normplace.analysis.scale_survival.law import predicted
 from normplace.analysis.scale_survival.sensitivity import NoGradientError, Sensitivity, Side
 from normplace.analysis.scale_survival.taps import CodeSite, CodeSiteFinder, PassChangedError, Taps
@@ -154,13 +149,13 @@ def survival(
         raise UsageError("a model on the meta device has no values to measure: build it on the CPU.")
     model = uncompiled(model)
     names = None if norms is None else module_names(model, norms)
-    copied, inputs, kwargs, chosen = _prepare(model, inputs, kwargs, names, double)
+    copied, arguments, chosen = _prepare(model, (inputs, kwargs), names, double)
     copied.train(training)
 
     def measure() -> tuple[_Measurement, bool]:
         taps = Taps(copied, chosen.modules, chosen.code, chosen.functions)
         kinds = {name: kind for name, (kind, _) in chosen.audited.items()}
-        passes = Sensitivity(copied, inputs, kwargs, taps, kinds, chosen.axes, direction, generator, training)
+        passes = Sensitivity(copied, arguments, taps, kinds, chosen.axes, direction, generator, training)
         with unfused_encoder_layers():
             measurement = _measure(passes, chosen.count <= EXACT_UP_TO if exact is None else exact)
         return measurement, training or taps.same_calls
@@ -170,7 +165,7 @@ def survival(
     except PassChangedError:
         measurement, repeatable = None, False
     if measurement is None or not repeatable:  # code may cache something at its first call and skip it at the second
-        chosen = _every_norm(copied, inputs, kwargs)
+        chosen = _every_norm(copied, arguments)
         measurement, _ = measure()
     if not measurement.inputs:
         raise UsageError("the forward pass used none of the norms: check that they are part of the model.")
@@ -179,26 +174,23 @@ def survival(
     return Survival(sites, direction, unused, measurement.probes, tuple(chosen.unmeasured))
 
 
-Prepared = tuple[nn.Module, tuple[Any, ...], dict[str, Any], "_Chosen"]
-
-
 def _prepare(
-    model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any], names: list[str] | None, double: bool | None
-) -> Prepared:
-    """A copy of the model, its inputs and the norms to measure, in double precision if requested or possible."""
+    model: nn.Module, arguments: Arguments, names: list[str] | None, double: bool | None
+) -> tuple[nn.Module, Arguments, _Chosen]:
+    """A copy of the model, its arguments and the norms to measure, in double precision if requested or possible."""
     if double is not False:
         copied = copy_module(model)
         _to_double(copied)
-        wide = map_tensors(lambda x: x.double() if x.is_floating_point() else x, (inputs, kwargs))
+        wide = in_float64(arguments)
         try:
-            return copied, *wide, _choose(copied, wide[0], wide[1], names)
+            return copied, wide, _choose(copied, wide, names)
         except (ForwardError, RuntimeError) as error:
             is_runtime_error = isinstance(error.__cause__ if isinstance(error, ForwardError) else error, RuntimeError)
             if double or not is_runtime_error:
                 raise
             # An operator has no kernel for double precision.
     copied = copy_module(model)
-    return copied, inputs, kwargs, _choose(copied, inputs, kwargs, names)
+    return copied, arguments, _choose(copied, arguments, names)
 
 
 @dataclass
@@ -229,15 +221,15 @@ class _Chosen:
         return len(self.modules) + len({site.name for site in self.code})
 
 
-def _choose(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any], names: list[str] | None) -> _Chosen:
+def _choose(model: nn.Module, arguments: Arguments, names: list[str] | None) -> _Chosen:
     """The named norms, or every norm."""
     if names is None:
-        return _every_norm(model, inputs, kwargs)
+        return _every_norm(model, arguments)
     chosen = _Chosen(names)
     try:
-        analysis = Analysis(model, record_pass(model, *fresh_inputs((inputs, kwargs))))
+        analysis = Analysis(model, record_pass(model, *fresh_inputs(arguments)))
     except ForwardError:
-        if not _runs(model, inputs, kwargs):
+        if not _runs(model, arguments):
             raise
         return chosen  # a part of the model, such as a script, cannot be recorded
     chosen.axes = _axes(analysis, names)
@@ -245,12 +237,12 @@ def _choose(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any], n
 
 
 @torch.no_grad()
-def _runs(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _runs(model: nn.Module, arguments: Arguments) -> bool:
     """Whether a pass that is not recorded succeeds."""
-    fresh_args, fresh_kwargs = fresh_inputs((inputs, kwargs))
+    inputs, kwargs = fresh_inputs(arguments)
     try:
         with evaluating(model):
-            model(*fresh_args, **fresh_kwargs)
+            model(*inputs, **kwargs)
     except Exception:
         return False
     return True
@@ -269,12 +261,12 @@ def _axes(analysis: Analysis, names: Iterable[str]) -> dict[str, int]:
     return axes
 
 
-def _every_norm(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> _Chosen:
+def _every_norm(model: nn.Module, arguments: Arguments) -> _Chosen:
     """Every norm that an analysis finds, and the modules of known norm classes."""
     chosen = _Chosen(list(known_norm_modules(model)))
     inside = tuple(f"{name}." for name in chosen.modules)
     recorder = FunctionRecorder(model)
-    analysis = Analysis(model, record_pass(model, *fresh_inputs((inputs, kwargs)), recorder))
+    analysis = Analysis(model, record_pass(model, *fresh_inputs(arguments), recorder))
     chosen.functions = recorder.functions
     finder = CodeSiteFinder(analysis.graph, recorder.functions)
     for norm, site in zip(analysis.norms, analysis.sites, strict=True):

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normplace.analysis.recording.structures import fresh_inputs, tensors_of
+from normplace._shared.seeding import seeded
+from normplace.analysis.recording.structures import Arguments, fresh_inputs, tensors_of
 from normplace.analysis.scale_survival.law import change, relative, slope
 from normplace.analysis.scale_survival.taps import Tap, Taps
 from normplace.errors import UsageError
@@ -32,8 +33,7 @@ class Sensitivity:
 
     Args:
         model: The model, a copy that may be changed.
-        inputs: Positional arguments.
-        kwargs: Keyword arguments.
+        arguments: The arguments of a call.
         taps: The norms.
         kinds: The kinds of the norms that the analysis found.
         axes: The axis of the features in the input of a norm, where it is known.
@@ -45,8 +45,7 @@ class Sensitivity:
     def __init__(
         self,
         model: nn.Module,
-        inputs: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        arguments: Arguments,
         taps: Taps,
         kinds: Mapping[str, str],
         axes: Mapping[str, int],
@@ -54,7 +53,7 @@ class Sensitivity:
         generator: torch.Generator | None,
         training: bool,
     ) -> None:
-        self.model, self.inputs, self.kwargs, self.taps = model, inputs, kwargs, taps
+        self.model, self.arguments, self.taps = model, arguments, taps
         self.kinds, self.axes = kinds, axes
         self.direction, self.generator, self.training = direction, generator, training
         self._changes: dict[tuple[int, ...], Tensor] = {}
@@ -79,7 +78,7 @@ class Sensitivity:
         for name in names:
             for side in (True, False):
                 # A copy made in forward mode has no storage, so inputs are copied here; differences take three passes.
-                copies = iter([fresh_inputs((self.inputs, self.kwargs)) for _ in range(4)])
+                copies = iter([fresh_inputs(self.arguments) for _ in range(4)])
                 value, derivative, method = slope(
                     lambda log, name=name, side=side, copies=copies: self._rescaled(name, side, log, next(copies))
                 )
@@ -87,7 +86,7 @@ class Sensitivity:
                 methods.add(method)
         return changes, "jvp" if methods == {"jvp"} else "difference"
 
-    def _rescaled(self, name: str, side: bool, log: Tensor, arguments: tuple[Any, Any]) -> Tensor:
+    def _rescaled(self, name: str, side: bool, log: Tensor, arguments: Arguments) -> Tensor:
         def scale(site: str, before: bool, x: Tensor) -> Tensor:
             if (site, before) != (name, side):
                 return x
@@ -164,13 +163,12 @@ class Sensitivity:
             self._changes[tuple(shape)] = rows.to(x.device)
         return self._changes[tuple(shape)]
 
-    def _output(self, tap: Tap, arguments: tuple[Any, Any] | None = None) -> Tensor:
-        inputs, kwargs = fresh_inputs((self.inputs, self.kwargs)) if arguments is None else arguments
+    def _output(self, tap: Tap, arguments: Arguments | None = None) -> Tensor:
+        inputs, kwargs = fresh_inputs(self.arguments) if arguments is None else arguments
         with self.taps.active(tap):
             if not self.training:
                 return first_tensor(self.model(*inputs, **kwargs))
-            with torch.random.fork_rng():
-                torch.manual_seed(0)
+            with seeded(0, gpus=True):
                 return first_tensor(self.model(*inputs, **kwargs))
 
 

@@ -153,6 +153,4 @@ def _is_attention(graph: Graph, value: ValueId) -> bool:
         return False
     if node.name in ATTENTION:
         return True
-    return node.name in SOFTMAXES and any(
-        len(graph.factors(barrier)) > 1 for barrier in graph.barriers_before(node.inputs[0])
-    )
+    return node.name in SOFTMAXES and graph.is_after_pairing(node.inputs[0])

@@ -80,9 +80,7 @@ class RewrittenMethod:
         return RewrittenMethod, (self.module, self.method, self.sums)
 
 
-def wrap_sum(
-    owner: nn.Module, method: str, position: Position, name: str, evaluation: int = 0, evaluations: int = 1
-) -> None:
+def wrap_sum(owner: nn.Module, method: str, position: Position, name: str, evaluation: int, evaluations: int) -> None:
     """Pass one evaluation of a sum in a module's method through a placed module.
 
     Args:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
+from normplace._shared.modules import Model
 from normplace.analysis.analysis import Analysis
 from normplace.analysis.api import summarize
 from normplace.analysis.recording.ids import NormIndex
@@ -30,7 +31,6 @@ from normplace.edit.saving.save_guard import guard_save
 from normplace.edit.verify.capture import analyze_call
 from normplace.errors import UsageError
 
-Model = TypeVar("Model", bound=nn.Module)
 LAST_NAME = re.compile(r"[^.]+(?:\.\d+)*$")  # with the numbers after it
 
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from normplace._shared.modules import Model
 from normplace.edit.fold.apply import FoldTarget, gain_and_shift, scale_reader, set_gain_and_shift, shift_reader
 from normplace.edit.model.copying import copy_model
 from normplace.edit.record.changes import ATTRIBUTE, Change, changes
 from normplace.edit.saving.save_guard import release_save
 from normplace.errors import UsageError
 
-Model = TypeVar("Model", bound=nn.Module)
 FOLDED = "normplace_folded"
 """The attribute of a model that holds the gains before a fold; it is not part of the state dict."""
 NO_BIAS = 1e-5

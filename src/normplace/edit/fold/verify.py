@@ -8,9 +8,10 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor, nn
 
+from normplace._shared.modules import count_parameters
 from normplace._shared.resources import available_memory
 from normplace.analysis.recording.passes import evaluating, training, uncompiled_calls
-from normplace.analysis.recording.structures import copy_module, fresh_inputs, map_tensors, tensors_of
+from normplace.analysis.recording.structures import copy_module, fresh_inputs, in_float64, tensors_of
 from normplace.edit.fold.apply import FoldTarget, fold_norm, gain_and_shift, set_gain_and_shift
 from normplace.edit.fuse.numbers import Float64Mode
 from normplace.edit.verify.capture import Arguments
@@ -71,7 +72,7 @@ def verify_rule(
         return
     try:
         with Float64Mode():
-            before, after = _outputs_of_fold(double, targets, _widened(arguments), extra)
+            before, after = _outputs_of_fold(double, targets, in_float64(arguments), extra)
         tolerance = EXACT
     except Exception:  # an operator has no kernel for float64, or the code has tensors that stay in float32
         own = _randomized(model, targets, with_shifts=True, widen=False)
@@ -111,7 +112,7 @@ def changed_in_training(model: nn.Module, targets: Sequence[FoldTarget], argumen
     double = _randomized(model, targets, with_shifts=False)
     if double is None:
         return []
-    inputs = _widened(arguments)
+    inputs = in_float64(arguments)
 
     def outputs() -> list[Tensor]:
         with Float64Mode():
@@ -151,7 +152,7 @@ def _randomized(
         widen: Whether the copy is in float64.
     """
     free = available_memory()
-    if free is not None and 16 * sum(parameter.numel() for parameter in model.parameters()) > free:
+    if free is not None and 16 * count_parameters(model) > free:
         return None
     copied = copy_module(model)
     if widen:
@@ -165,10 +166,6 @@ def _randomized(
         new_shift = noise[1] - 0.5 if has_shift else torch.zeros_like(noise[1])
         set_gain_and_shift(norm, target.form, noise[0] + 0.5 if gain is not None else 1.0, new_shift)
     return copied
-
-
-def _widened(arguments: Arguments) -> Arguments:
-    return map_tensors(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, arguments)
 
 
 def verify_numbers(before: Sequence[Tensor], after: Sequence[Tensor]) -> float:

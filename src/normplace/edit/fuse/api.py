@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
+from normplace._shared.modules import Model, count_parameters, device_of
 from normplace._shared.resources import available_memory
 from normplace.analysis.recording.passes import checked_module
 from normplace.edit.fuse.apply import apply_plan, remove_fusions, unfuse
@@ -25,7 +26,6 @@ from normplace.edit.verify.capture import Arguments, analyze_call
 from normplace.errors import UsageError, expect_choice, first_line
 from normplace.ops.norm_add_norm.op import choose_backend
 
-Model = TypeVar("Model", bound=nn.Module)
 ROUNDINGS = ("model", "once")
 
 
@@ -90,8 +90,8 @@ def fuse(
         plan = _plan(fused, arguments, reach, compiles_branches=compile_branches is not False)
     outcome = _Outcome(False, _cannot_be_faster(fused) or "") if only_if_faster else _Outcome(True)
     if not outcome.note:
-        device = next((parameter.device.type for parameter in fused.parameters()), "cpu")
-        outcome = _fuse(fused, plan, arguments, loss, rounding, compile_branches, device if only_if_faster else None)
+        timed_on = device_of(fused).type if only_if_faster else None
+        outcome = _fuse(fused, plan, arguments, loss, rounding, compile_branches, timed_on)
     fusions = plan.fusions
     if not outcome.is_fused:
         fusions = tuple(left_out(fusion, "see above") for fusion in fusions)
@@ -224,7 +224,7 @@ def _truth(model: nn.Module, arguments: Arguments, loss: Loss | None) -> tuple[N
 
 def _has_memory_for_float64(model: nn.Module) -> bool:
     """Whether a copy in float64 and its gradients fit into memory, twice over."""
-    needed = 4 * 8 * sum(parameter.numel() for parameter in model.parameters())
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    needed = 4 * 8 * count_parameters(model)
+    device = device_of(model)
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
     return free is None or needed <= free

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import nn
 
-from normplace.analysis.recording.passes import uncompiled
+from normplace._shared.modules import Model, uncompiled
 from normplace.edit.fuse.gates import MODULATIONS, GatedSum, Modulation, ModulationForm
 from normplace.edit.fuse.plan import FusePlan
 from normplace.edit.fuse.rewrite import FusedMethod, FusionEdit, SumEdit
 from normplace.edit.fuse.runtime import SUMS, FusedForward, FusedSum, NormRef
 from normplace.edit.record.changes import ATTRIBUTE, changes
 
-Model = TypeVar("Model", bound=nn.Module)
 COMPILED = "normplace_compiled"
 """The attribute of a module that :func:`compile_branches` compiled."""
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from normplace._shared.framework_callback import FrameworkCallback
+from normplace._shared.modules import device_of
 from normplace.analysis.recording.structures import map_tensors
 from normplace.edit.fuse.api import fuse
 from normplace.edit.record.changes import Changes, changes
@@ -50,7 +51,7 @@ class FusedCallback(FrameworkCallback):
     def __call__(self, model: nn.Module) -> FusedCallback:
         """Fuse a model in place unless it has been fused, and return the callback."""
         if not changes(model).fusions:
-            device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+            device = device_of(model)
             inputs, kwargs = map_tensors(lambda tensor: tensor.to(device), _arguments(self.batch))
             gpus = [device] if device.type == "cuda" else []
             with torch.random.fork_rng(gpus):

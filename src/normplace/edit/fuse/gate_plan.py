@@ -53,9 +53,9 @@ def find_modulations(
         if nodes is None or names.count(names[index]) > 1:
             continue
         name, reason = usable(NormIndex(index))
-        found = None if reason is not None else _in_code(analysis, model_map, name, nodes)
-        if found is not None:
-            planned[name] = found
+        modulation = None if reason is not None else _in_code(analysis, model_map, name, nodes)
+        if modulation is not None:
+            planned[name] = modulation
     return planned
 
 

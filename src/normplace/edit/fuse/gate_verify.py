@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from normplace._shared.modules import device_of
 from normplace.edit.fuse.forms import HALVES, NormForm, probe_rows
 from normplace.edit.fuse.gates import MODULATIONS, GatedSum, Modulation, ModulationForm, is_modulated
 from normplace.edit.fuse.modulation import SAMPLES
@@ -26,7 +27,7 @@ def verify_gates(model: nn.Module) -> None:
     Raises:
         UsageError: If one differs, with its name.
     """
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    device = device_of(model)
     seen: set[object] = set()
     for path, module in model.named_modules():
         sums = [part for part in vars(module).get(SUMS, ()) if isinstance(part, GatedSum)]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from normplace.analysis.recording.structures import copy_module, fresh_inputs, map_tensors, tensors_of
+from normplace.analysis.recording.structures import copy_module, fresh_inputs, in_float64, tensors_of
 from normplace.edit.fuse.apply import remove_fusions
 from normplace.edit.verify.capture import Arguments
 from normplace.edit.verify.gradients import differentiable
@@ -166,8 +166,6 @@ def measure_in_float64(
     remove_fusions(double)
     precisions = [torch.finfo(tensor.dtype).eps for tensor in double.parameters() if tensor.is_floating_point()]
     double = double.double()
-    wide = map_tensors(
-        lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, fresh_inputs(arguments)
-    )
+    wide = in_float64(fresh_inputs(arguments))
     with Float64Mode(), RoundingMode(min(precisions, default=0.0)) if rounding else nullcontext():
         return measure(double, wide, loss)

@@ -21,7 +21,7 @@ from normplace.edit.fuse.helpers import find_helper
 from normplace.edit.fuse.modulation import LATE
 from normplace.edit.fuse.planned import PlannedSum, merge_plans, size_of, traffic
 from normplace.edit.fuse.rewrite import SumEdit, fuse_sums
-from normplace.edit.model.model_map import ModelMap, is_outside_tree
+from normplace.edit.model.model_map import ModelMap, SumRef, is_outside_tree
 from normplace.edit.record.changes import Fusion
 from normplace.errors import UsageError
 from normplace.ops.tracing import PLAIN_TYPES
@@ -92,23 +92,12 @@ class FusePlan:
 
     def _plan_sum(self, add: ResidualAdd, path: str) -> PlannedSum | str:
         """What can be computed with one sum, or why it cannot be fused."""
-        node = self.analysis.graph.nodes[add.node]
-        if is_outside_tree(path):
-            return "the module that adds is not registered as a submodule"
-        if self._is_compiled(path):
-            return "it is compiled with its branch"
-        ref = self.model_map.expression_of(add.node, path)
+        ref = self._plain_sum(add, path)
         if isinstance(ref, str):
             return ref
-        operands = node.inputs
-        if node.name != "add" or len(operands) != 2 or node.op is None or node.op.kwargs.get("alpha", 1) != 1:
-            return "it is not a plain sum of two tensors"
-        owner = self.analysis.model.get_submodule(path)
-        if isinstance(vars(owner).get(ref.method), RewrittenMethod):
-            return "an earlier move rewrote the method that adds"
-        if ref.method in vars(owner):
-            return f"the method {ref.method!r} of its module was replaced"
-        function, helper = getattr(type(owner), ref.method), None
+        node = self.analysis.graph.nodes[add.node]
+        assert node.op is not None
+        function, helper = getattr(type(self.analysis.model.get_submodule(path)), ref.method), None
         if (unwritable := _cannot_rewrite(function, SumEdit(ref.position, 0, None))) is not None:
             try:
                 helper = find_helper(node.op.location, function, ref.position)
@@ -126,7 +115,7 @@ class FusePlan:
         if why_not_rewritten and after is None:
             return why_not_rewritten
         reasons = dict.fromkeys(reason for reason in (why_not_out, why_not_rewritten, why_not_after) if reason)
-        skip_first = operands[0] == add.skip
+        skip_first = node.inputs[0] == add.skip
         if after is not None and out is not None and self.form(out).unit_offset != self.form(after).unit_offset:
             after, reasons["the gains of its norms are stored differently"] = None, None
         is_viewed = after is not None and all(
@@ -135,6 +124,25 @@ class FusePlan:
         planned = PlannedSum(ref, skip_first, out, after, "; ".join(reasons), helper=helper, is_viewed=is_viewed)
         planned = self._with_factors(planned, add, function)
         return replace(planned, bytes_saved=self._bytes_saved(add, planned)) if planned.is_fused else planned
+
+    def _plain_sum(self, add: ResidualAdd, path: str) -> SumRef | str:
+        """The expression of a sum of two tensors in unchanged code, or why it cannot be fused."""
+        node = self.analysis.graph.nodes[add.node]
+        if is_outside_tree(path):
+            return "the module that adds is not registered as a submodule"
+        if self._is_compiled(path):
+            return "it is compiled with its branch"
+        ref = self.model_map.expression_of(add.node, path)
+        if isinstance(ref, str):
+            return ref
+        if node.name != "add" or len(node.inputs) != 2 or node.op is None or node.op.kwargs.get("alpha", 1) != 1:
+            return "it is not a plain sum of two tensors"
+        owner = self.analysis.model.get_submodule(path)
+        if isinstance(vars(owner).get(ref.method), RewrittenMethod):
+            return "an earlier move rewrote the method that adds"
+        if ref.method in vars(owner):
+            return f"the method {ref.method!r} of its module was replaced"
+        return ref
 
     def _with_factors(self, plan: PlannedSum, add: ResidualAdd, function: FunctionType) -> PlannedSum:
         """A planned sum with its gate, and with the modulation of its norm, as far as the code allows it."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from normplace._shared.modules import device_of
 from normplace.edit.fuse.apply import without_compiled_branches
 from normplace.edit.fuse.numbers import Loss, run_step
 from normplace.edit.verify.capture import Arguments
@@ -37,7 +38,7 @@ class StepTimes(NamedTuple):
 
 def time_steps(model: nn.Module, arguments: Arguments, loss: Loss | None) -> StepTimes:
     """Time a fused model with and without its fused parts, in turns."""
-    device = next(model.parameters()).device
+    device = device_of(model)
     times: dict[bool, list[float]] = {True: [], False: []}
     with differentiable(model):
         for turn in range(WARM_UP + TURNS):

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from normplace._shared.modules import device_of
 from normplace.edit.fuse.forms import HALVES, CallDtypes, NormForm, autocast_as, probe_rows
 from normplace.edit.fuse.numbers import Numbers
 from normplace.edit.fuse.probe import SLOPE, Results, agree, gradient_errors, random_copy
@@ -42,7 +43,7 @@ def verify_parts(model: nn.Module) -> None:
     Raises:
         UsageError: If one differs, with its name.
     """
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    device = device_of(model)
     seen: set[object] = set()
     for path, module in model.named_modules():
         parts: list[FusedSum | FusedForward] = [
@@ -154,28 +155,22 @@ class _PartProbe:
     def __init__(self, part: FusedSum | FusedForward, dtypes: _ProbeDtypes, device: torch.device) -> None:
         generator = torch.Generator().manual_seed(2)
         self.holder, self.dtypes, self.device = nn.Module(), dtypes, device
-        self.out = self.after = None
         if isinstance(part, FusedForward):
-            self.after = self._copied("after", part.module, dtypes.parameters, generator)
-            self.sum = None
+            self.out, self.after, self.sum = None, random_copy(part.module, dtypes.parameters, generator), None
         else:
-            refs: list[NormRef | None] = []
-            for name, ref in (("out", part.out), ("after", part.after)):
-                norm = None
-                if ref is not None:
-                    norm = self._copied(name, ref.module, dtypes.parameters, generator)
-                setattr(self, name, norm)
-                refs.append(None if ref is None else NormRef(self.holder, name, ref.form))
-            self.sum = FusedSum(refs[0], refs[1], True, None)
+            out, after = self._copied("out", part.out, generator), self._copied("after", part.after, generator)
+            self.out, self.after = (None if ref is None else ref.module for ref in (out, after))
+            self.sum = FusedSum(out, after, True, None)
         form = _forms(part)[0]
         self.x, self.f = (
             probe_rows(form, generator).to(device, dtype).requires_grad_() for dtype in (dtypes.x, dtypes.f)
         )
 
-    def _copied(self, name: str, norm: nn.Module, dtype: torch.dtype | None, generator: torch.Generator) -> nn.Module:
-        copied = random_copy(norm, dtype, generator)
-        self.holder.add_module(name, copied)
-        return copied
+    def _copied(self, name: str, ref: NormRef | None, generator: torch.Generator) -> NormRef | None:
+        if ref is None:
+            return None
+        self.holder.add_module(name, random_copy(ref.module, self.dtypes.parameters, generator))
+        return NormRef(self.holder, name, ref.form)
 
     def _fused(self) -> Results:
         if self.sum is None:

@@ -11,11 +11,12 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from normplace._shared.modules import Model
 from normplace._shared.text_table import text_table
 from normplace.analysis.api import analyze
 from normplace.analysis.norms.classes import known_norm_modules, module_names, rows_argument, subtracts_mean
@@ -31,7 +32,6 @@ from normplace.models.topology import check_name
 from normplace.norms import MsgNorm
 from normplace.placement.scale import Gate, Scale
 
-Model = TypeVar("Model", bound=nn.Module)
 Values = Tensor | Callable[..., Tensor]
 """The scalar of every row, or a function of a call's arguments that returns it."""
 NormChoice = str | nn.Module | Iterable[str | nn.Module] | Callable[[str, nn.Module], bool]

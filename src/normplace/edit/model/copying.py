@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
 
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
+from normplace._shared.modules import Model, count_parameters
 from normplace._shared.resources import available_memory, in_words
 from normplace.analysis.recording.structures import copy_module, require_shapes
 from normplace.edit.fuse.apply import unfuse
 from normplace.errors import UsageError
 
-Model = TypeVar("Model", bound=nn.Module)
 COPIES = 2
 """The model and its edited copy."""
 OVERHEAD = 1.1
@@ -69,7 +68,7 @@ def require_memory(model: nn.Module, remedy: str, copies: int = COPIES) -> None:
     needed = int(size * copies * OVERHEAD)
     if free is None or needed <= free:
         return
-    count = sum(parameter.numel() for parameter in model.parameters())
+    count = count_parameters(model)
     dtype = next((str(parameter.dtype).removeprefix("torch.") for parameter in model.parameters()), "float32")
     noun = "copy needs" if copies == 1 else "copies need"
     raise UsageError(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from functools import cached_property
 
+from normplace._shared.closure import closure
 from normplace.analysis.analysis import Analysis
 from normplace.analysis.dataflow.operators import MOVES
 from normplace.analysis.recording.ids import BlockIndex, CallId, NodeId, NormIndex, ValueId
@@ -123,8 +123,7 @@ class ModelMap:
                     queue += [output for output in node.outputs if output not in queue]
                 else:
                     raise self._no_input_norm(
-                        block,
-                        f"the block's own code reads the stream with {node.name!r}: move that into a module",
+                        block, f"the block's own code reads the stream with {node.name!r}: move that into a module"
                     )
         return stream, readers
 
@@ -206,11 +205,12 @@ class ModelMap:
     def stream_output(self, block: BlockIndex) -> TensorRef | None:
         """The innermost module, called once, that returns the stream after a block; None if only the model does."""
         add = self.analysis.adds_of(block)[-1]
-        values, uses = self._with_normed(add.output), Counter(call.path for call in self._calls)
+        values = self._with_normed(add.output)
         for call in self.analysis.tape.enclosing_calls(add.call):
             key = next((key for key, value in self._calls[call].results.items() if value in values), False)
             path = self._calls[call].path
-            if key is not False and path != "" and uses[path] == 1 and not is_outside_tree(path):
+            is_called_once = len(self._calls_of_path[path]) == 1
+            if key is not False and path != "" and is_called_once and not is_outside_tree(path):
                 return self._tensor_ref(path, (key,), add.output)
         return None
 
@@ -248,16 +248,9 @@ class ModelMap:
 
     def has_head(self, block: BlockIndex) -> bool:
         """Whether features are computed from the stream after the last block of a stream."""
-        graph = self.analysis.graph
-        seen, queue = set(), [self.analysis.adds_of(block)[-1].output]
-        while queue:
-            value = queue.pop()
-            for node in graph.readers(value):
-                if graph.is_barrier(node):
-                    return True
-                queue += [output for output in node.outputs if output not in seen]
-            seen.add(value)
-        return False
+        graph, end = self.analysis.graph, self.analysis.adds_of(block)[-1].output
+        computed = closure([end], lambda value: [output for node in graph.readers(value) for output in node.outputs])
+        return any(graph.is_barrier(node) for value in computed for node in graph.readers(value))
 
     def final_norms(self, block: BlockIndex) -> list[NormIndex]:
         """The norms that end the stream of a block, which is its last."""
@@ -335,13 +328,11 @@ class ModelMap:
 
     def _with_normed(self, value: ValueId) -> set[ValueId]:
         """A value and the outputs of the norms that read it, directly or in sequence."""
-        values, queue = {value}, [value]
-        while queue:
-            norms = self.analysis.norms_of_input.get(queue.pop(), ())
-            outputs = {self.analysis.norms[norm].output for norm in norms} - values
-            values |= outputs
-            queue += outputs
-        return values
+
+        def normed(value: ValueId) -> list[ValueId]:
+            return [self.analysis.norms[norm].output for norm in self.analysis.norms_of_input.get(value, ())]
+
+        return set(closure([value], normed))
 
     def width(self, value: ValueId) -> int:
         """The size of a value's last dimension."""

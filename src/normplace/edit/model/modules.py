@@ -43,11 +43,7 @@ class LearnedScaling(nn.Module):
     """
 
     def __init__(
-        self,
-        shape: tuple[int, ...],
-        init: float,
-        device: torch.device | None = None,
-        dtype: torch.dtype | None = None,
+        self, shape: tuple[int, ...], init: float, device: torch.device | None = None, dtype: torch.dtype | None = None
     ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.full(shape, init, device=device, dtype=dtype))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import nn
 
 from normplace._shared.garbage import without_full_collections
+from normplace._shared.modules import Model
 from normplace.analysis.analysis import Analysis
 from normplace.analysis.api import summarize
 from normplace.analysis.recording.passes import ForwardError, checked_module
@@ -31,7 +32,6 @@ from normplace.edit.verify.numbers import check_skip_scales, verify_numbers
 from normplace.errors import UsageError, unknown
 from normplace.placement import BlockSpec, LearnedScale, Placement
 
-Model = TypeVar("Model", bound=nn.Module)
 SCALES = ("layerscale", "lns")
 
 

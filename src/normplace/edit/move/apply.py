@@ -186,9 +186,7 @@ class MoveEdit:
         """Put norms before the last matrices of branches, or remove those that an earlier move put there."""
         target = self.request.target
         if target is not None and not any(spec.inner for spec in target.all_specs):
-            for name, slot in self.plan.placed_inner_norms().items():
-                self.editor.remove_placed(name)
-                self.editor.record("removed", slot, name, note="with its weights")
+            self._remove_placed("inner.pre-output", "inner.mid")
         for block, refs in self.plan.last_inputs.items():
             owner = self.model_map.owner(block)
             for kind, ref in refs:
@@ -199,6 +197,12 @@ class MoveEdit:
                 if name is not None:
                     slot = "inner.pre-output" if kind == "attention" else "inner.mid"
                     self.editor.record("added", slot, name, note=note)
+
+    def _remove_placed(self, *slots: str) -> None:
+        """Remove the norms in these slots that an earlier move added."""
+        for name, slot in self.plan.placed_norms(slots).items():
+            self.editor.remove_placed(name)
+            self.editor.record("removed", slot, name, note="with its weights")
 
     def _scale_input(self, block: BlockIndex, spec: BlockSpec, norms: Sequence[str]) -> None:
         """Put the target's input scale after the input norms of a block."""
@@ -241,9 +245,11 @@ class MoveEdit:
     def _edit_final_norms(self) -> None:
         """Add or remove the norm at the end of every stream, as the target has it."""
         target, editor = self.request.target, self.editor
-        for block in self.plan.last_blocks() if target is not None else ():
+        if target is None:
+            return
+        for block in self.plan.last_blocks():
             sites = [self.analysis.sites[norm] for norm in self.model_map.final_norms(block)]
-            if target is not None and target.final:
+            if target.final:
                 for site in sites:
                     editor.record("kept", "final", site.name)
                 if not sites and self._needs_final_norm(block):
@@ -265,9 +271,8 @@ class MoveEdit:
         request = self.request.qk
         if request is None:
             return
-        for name, slot in self.plan.placed_head_norms().items() if request.kind == "none" else ():
-            self.editor.remove_placed(name)
-            self.editor.record("removed", slot, name, note="with its weights")
+        if request.kind == "none":
+            self._remove_placed("inner.q", "inner.k", "inner.qk")
         factory = NormFactory(request.kind, (), self.like)
         for projection in self.plan.projections:
             norm, note = factory.build(projection.width, self.rms.get(projection.value))

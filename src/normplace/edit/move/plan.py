@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -89,12 +90,13 @@ class MovePlan:
         """The blocks that are not left alone: few without norms are, such as a convolution that adds positions."""
         self._layers = LayerNumbers(self._edited)
         self.specs = [self._requested_spec(block) for block in self.blocks]
-        self.slots: list[tuple[BlockIndex, str, BlockSpec]] = [
-            (block, slot, spec)
+        self._new_specs = {
+            block: spec
             for block, spec in zip(self.blocks, self.specs, strict=True)
             if spec is not None and not self._is_repeated(block)
-            for slot in SLOTS
-        ]
+        }
+        """Of the blocks that are edited: one that calls the modules of an earlier block again changes with it."""
+        self.slots = [(block, slot, spec) for block, spec in self._new_specs.items() for slot in SLOTS]
         changing = [(block, slot, spec) for block, slot, spec in self.slots if not self._keeps(block, slot, spec)]
         self.added: set[BlockSlot] = {(block, slot) for block, slot, spec in changing if getattr(spec, slot)}
         self.freed: dict[BlockSlot, list[Site]] = {
@@ -164,8 +166,7 @@ class MovePlan:
         finder = SkipFinder(self.model_map, arguments)
         return {
             block: (finder.find(block), scale)
-            for block, spec in zip(self.blocks, self.specs, strict=True)
-            if spec is not None and not self._is_repeated(block)
+            for block, spec in self._new_specs.items()
             if (scale := resolved(spec.skip_scale)) != self.analysis.blocks[block].branches[0].spec.skip_scale
             if scale != 1
         }
@@ -173,26 +174,16 @@ class MovePlan:
     def _last_inputs(self) -> dict[BlockIndex, list[tuple[str, TensorRef]]]:
         """What the last matrix of each branch reads, with the kind of branch, where the target has a norm there."""
         inputs: dict[BlockIndex, list[tuple[str, TensorRef]]] = {}
-        for block, spec in zip(self.blocks, self.specs, strict=True):
-            if spec is None or not spec.inner or self._is_repeated(block):
-                continue
+        for block in (block for block, spec in self._new_specs.items() if spec.inner):
             for index, branch in enumerate(self.analysis.blocks[block].branches):
                 ref = self.matrices.last_input(block, index)
                 if not self.model_map.is_normed(ref):
                     inputs.setdefault(block, []).append((branch.kind, ref))
         return inputs
 
-    def placed_inner_norms(self) -> dict[str, str]:
-        """The names of the modules before last matrices that an earlier move added, with their slots."""
-        return self._placed_norms("inner.pre-output", "inner.mid")
-
     def init_gains(self) -> dict[BlockIndex, float]:
         """The factor on the initial weights of each block."""
-        return {
-            block: resolved(spec.init_gain)
-            for block, spec in zip(self.blocks, self.specs, strict=True)
-            if spec is not None and not self._is_repeated(block)
-        }
+        return {block: resolved(spec.init_gain) for block, spec in self._new_specs.items()}
 
     def sites(self, block: BlockIndex, slot: str) -> list[Site]:
         """The norms in a slot of a block."""
@@ -245,11 +236,8 @@ class MovePlan:
             for projection in finder.find(block, branch, letters)
         ]
 
-    def placed_head_norms(self) -> dict[str, str]:
-        """The names of the modules on queries and keys that an earlier move added, with their slots."""
-        return self._placed_norms("inner.q", "inner.k", "inner.qk")
-
-    def _placed_norms(self, *slots: str) -> dict[str, str]:
+    def placed_norms(self, slots: Collection[str]) -> dict[str, str]:
+        """The names of the modules in some slots that an earlier move added, with their slots."""
         placed = {}
         for site in self.analysis.sites:
             parts = site.name.split(".")

@@ -10,27 +10,18 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import Tensor, nn
 
+from normplace._shared.modules import Model, uncompiled
 from normplace._shared.output import cannot_write
-from normplace.analysis.recording.passes import uncompiled
 from normplace.edit.model.copying import copy_model
 from normplace.edit.record.changes import changes
 from normplace.edit.saving.replay import repeat_edit
 from normplace.errors import UsageError
-from normplace.models.weights import (
-    Damage,
-    check_file,
-    describe_file,
-    first_line,
-    read_sealed,
-    seal,
-    write_tensors,
-)
+from normplace.models.weights import Damage, check_file, describe_file, first_line, read_sealed, seal, write_tensors
 
-Model = TypeVar("Model", bound=nn.Module)
 WEIGHTS, RECORD = "model.safetensors", "placement.json"
 
 

@@ -16,6 +16,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
+from normplace._shared.seeding import seeded
 from normplace.analysis.loading.models import Loaded, from_config, hf_inputs
 from normplace.edit.model.copying import require_memory
 from normplace.edit.record.changes import changes
@@ -203,8 +204,7 @@ def from_folder(path: Path) -> tuple[Loaded, str]:
         except (OSError, ValueError, RuntimeError) as error:
             raise UsageError(f"the weights in {path} cannot be read ({str(error).splitlines()[0]}).") from None
     else:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+        with seeded(0):
             model = kind._from_config(config)
     return _with_random_inputs(model, config), "the folder's weights" if has_weights else "initial weights, seed 0"
 

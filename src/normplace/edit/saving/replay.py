@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
-from torch import nn
-
+from normplace._shared.modules import Model
 from normplace.edit.fold.api import repeat_fold
 from normplace.edit.fuse.api import fuse
 from normplace.edit.insert.api import repeat_insert
@@ -17,8 +16,6 @@ from normplace.edit.swap.undo import forget_originals, remove_old_norms
 from normplace.edit.verify.capture import Arguments
 from normplace.errors import UsageError
 from normplace.placement import Placement
-
-Model = TypeVar("Model", bound=nn.Module)
 
 
 def repeat_edit(model: Any, settings: Mapping[str, Any], arguments: Arguments) -> Any:

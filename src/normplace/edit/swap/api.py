@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
 
+from normplace._shared.modules import Model, uncompiled
 from normplace.analysis.api import summarize
-from normplace.analysis.recording.passes import checked_module, evaluating, uncompiled, uncompiled_calls
+from normplace.analysis.recording.passes import checked_module, evaluating, uncompiled_calls
 from normplace.analysis.recording.structures import fresh_inputs
 from normplace.edit.model.copying import copy_model, require_independent
 from normplace.edit.model.editor import disable_fast_paths
@@ -27,7 +28,6 @@ from normplace.edit.swap.verify import relative_change, verify_swap
 from normplace.edit.verify.capture import Arguments, analyze_call
 from normplace.errors import UsageError, expect_choice, expect_whole
 
-Model = TypeVar("Model", bound=nn.Module)
 KINDS = ("rms", "layer", "group", "batch", "dyt", "identity")
 GAINS = ("kept", "matched")
 MAX_ROWS, MAX_MAPS = 2048, 16

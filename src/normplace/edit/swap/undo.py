@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeVar
 
 from torch import nn
 
+from normplace._shared.modules import Model
 from normplace.edit.model.attachments import has_other_hooks, move_hooks, replace_attached
 from normplace.edit.model.copying import copy_model
 from normplace.edit.record.changes import ATTRIBUTE, Change, changes
@@ -14,7 +14,6 @@ from normplace.edit.saving.save_guard import release_save
 from normplace.edit.swap.modules import FadingNorm
 from normplace.errors import UsageError
 
-Model = TypeVar("Model", bound=nn.Module)
 ORIGINALS = "normplace_swapped"
 """The attribute of a model that holds the norms before each swap, by name; it is not part of the state dict."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Set
 from typing import Any
 
 from torch import Tensor, nn
@@ -12,11 +12,8 @@ from normplace.analysis.api import analyze
 from normplace.analysis.recording.ids import ValueId
 from normplace.analysis.recording.passes import record_pass
 from normplace.analysis.recording.recorder import Recorder
-from normplace.analysis.recording.structures import fresh_inputs
+from normplace.analysis.recording.structures import Arguments, fresh_inputs
 from normplace.errors import UsageError
-
-Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
-"""Positional and keyword arguments of a call."""
 
 
 class ValueRecorder(Recorder):

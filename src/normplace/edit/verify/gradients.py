@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 
+from normplace._shared.closure import closure
 from normplace.analysis.recording.passes import evaluating, uncompiled_calls
 from normplace.analysis.recording.structures import copy_module, detached_attributes, fresh_inputs, tensors_of
 from normplace.edit.verify.capture import Arguments
@@ -23,11 +24,7 @@ TOLERANCE = 0.05
 
 
 def check_gradients(
-    original: nn.Module,
-    edited: nn.Module,
-    arguments: Arguments,
-    norms: Mapping[str, nn.Module],
-    edit: str = "move",
+    original: nn.Module, edited: nn.Module, arguments: Arguments, norms: Mapping[str, nn.Module], edit: str = "move"
 ) -> None:
     """Check that every new norm, and every norm and parameter that had a gradient before, receives one.
 
@@ -213,13 +210,7 @@ def differentiable(model: nn.Module) -> Iterator[None]:
 
 def _custom_functions(loss: Tensor) -> Iterator[str]:
     """The user-defined autograd functions in the graph of a loss; the ops of this package are not among them."""
-    queue: list[Any] = [loss.grad_fn]
-    seen: set[Any] = set()
-    while queue:
-        node = queue.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
+    starts: list[Any] = [] if loss.grad_fn is None else [loss.grad_fn]
+    for node in closure(starts, lambda node: [child for child, _ in node.next_functions if child is not None]):
         if isinstance(node, BackwardCFunction) and not is_own_backward(node):
             yield type(node).__name__.removesuffix("Backward")
-        queue += [following for following, _ in node.next_functions]

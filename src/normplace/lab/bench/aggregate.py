@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from normplace._shared.seeding import seeded
 from normplace.lab.bench import peers
 from normplace.lab.bench.case import FORWARD, TRAINING, Case, Floor, Method, Op, Problem
 from normplace.lab.bench.tune import Setting, fastest
@@ -185,8 +186,7 @@ def layer(device: str, graph: str) -> Problem:
     """A whole GENConv with one linear layer, compared with PyG's with the same weights."""
     inputs = Inputs(graph, "none", device, torch.float32)
     shape, options = (inputs.channels, inputs.channels), {"learn_t": True, "num_layers": 1}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with seeded(0):
         conv = GENConv(*shape, **options).to(device)
     exact, double = inputs.in_double(1), GENConv(*shape, **options).to(device).double()
     double.load_state_dict(conv.state_dict())

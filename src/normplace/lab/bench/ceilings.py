@@ -35,8 +35,9 @@ def copy_rate() -> float:
     return 2 * source.nbytes / median_seconds(lambda: target.copy_(source), "cuda")
 
 
-def gemm_rate(size: int = 8192) -> float:
+def gemm_rate() -> float:
     """Operations per second of a float32 matrix product, at PyTorch's precision setting."""
+    size = 8192
     a = torch.randn(size, size, device="cuda", generator=torch.Generator("cuda").manual_seed(0))
     return 2 * size**3 / median_seconds(lambda: a @ a, "cuda")
 

@@ -7,6 +7,7 @@ import functools
 import torch
 from torch import Tensor, nn
 
+from normplace._shared.seeding import seeded
 from normplace.lab.bench import peers
 from normplace.lab.bench.case import FORWARD, Case, Floor, Method, Op, Problem
 from normplace.ntk import empirical
@@ -27,8 +28,7 @@ SIZES = {
 
 def network(width: int, norms: bool) -> nn.Sequential:
     """An MLP 1-W-W-1 with ReLU, and LayerNorms without parameters or none."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with seeded(0):
         linear = [nn.Linear(fan_in, width) for fan_in in (1, width)]
         head = nn.Linear(width, 1)
     layers: list[nn.Module] = []

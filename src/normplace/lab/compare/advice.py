@@ -140,8 +140,8 @@ def _warnings(rows: Sequence[Row], records: Sequence[TrialRecord], unfinished: S
     if unfinished:
         yield f"No trial of {_list(unfinished)} is finished."
     if failed := [record for record in records if record.status == "failed"]:
-        reason = (failed[-1].error or "no message").strip().splitlines()[-1]
-        yield f"{count(len(failed), 'trial')} failed and {'is' if len(failed) == 1 else 'are'} left out: {reason}"
+        verb = "is" if len(failed) == 1 else "are"
+        yield f"{count(len(failed), 'trial')} failed and {verb} left out: {failed[-1].failure}"
 
 
 def _list(names: Sequence[str]) -> str:

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
+from normplace.analysis.recording.passes import uncompiled_calls
 from normplace.analysis.recording.structures import tensors_of
 from normplace.edit.record.changes import changes
 from normplace.errors import UsageError, cause
@@ -31,7 +32,6 @@ from normplace.lab.compare.plan import Cost
 from normplace.lab.compare.rng import preserved_random_state, seed_all
 from normplace.lab.compare.task import SPLITS, Start, Task
 from normplace.lab.compare.trial import Training, prepare, take_step, validated
-from normplace.lab.train.compiling import uncompiled
 
 WARM_STEPS = 3
 TIMED_STEPS = 30
@@ -258,7 +258,7 @@ def _require_given_model(task: Task, start: Start) -> None:
         module.register_forward_pre_hook(lambda module, _: called.append(module)) for module in start.model.modules()
     ]
     try:
-        with uncompiled():
+        with uncompiled_calls():
             validated(start, "report")
     finally:
         for handle in handles:

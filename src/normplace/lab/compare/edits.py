@@ -106,11 +106,10 @@ def parse_edits(edits: Iterable[Any] | Mapping[str, Any] | str, start: str = "fr
 
 
 def _parsed(edit: Any, start: str, name: str | None) -> Edit:
+    if isinstance(edit, str):
+        edit = parse_edit(edit, start)
     if isinstance(edit, Edit):
         return edit if name is None else replace(edit, name=name)
-    if isinstance(edit, str):
-        parsed = parse_edit(edit, start)
-        return parsed if name is None else replace(parsed, name=name)
     if not callable(edit):
         raise UsageError(f"an edit is a name or a function of a model, got {type(edit).__name__}.")
     reference = importable_name(edit)

@@ -58,40 +58,40 @@ class FactoryTask(Task):
             UsageError: If it fails, or returns something else.
         """
         try:
-            made = self.function(seed)
+            result = self.function(seed)
         except UsageError:
             raise
         except Exception as error:
             if not _takes_seed(self.function):
                 raise UsageError(f"{self.name} must take a seed, and return {SHAPE}.") from error
             raise UsageError(f"{self.name}({seed}) failed ({cause(error)}): call it to see where.") from error
-        if isinstance(made, Start):
-            return made
-        if is_training_object(made):
-            task = training_object_task(made, self.better, "weights")
+        if isinstance(result, Start):
+            return result
+        if is_training_object(result):
+            task = training_object_task(result, self.better, "weights")
             if task.better != self.better:
                 raise UsageError(f"{self.name} returns a Trainer, whose loss is compared: leave better='larger' out.")
             self.notes = (f"Each seed calls {self.name}.", *task.notes[1:])
             return task.start(seed)
-        if not isinstance(made, tuple | list) or len(made) not in (3, 4) or not isinstance(made[0], nn.Module):
-            raise UsageError(f"{self.name} must return {SHAPE}, got {_described(made)}.")
-        model, batches, loss, *rest = made
+        if not isinstance(result, tuple | list) or len(result) not in (3, 4) or not isinstance(result[0], nn.Module):
+            raise UsageError(f"{self.name} must return {SHAPE}, got {_described(result)}.")
+        model, batches, loss, *rest = result
         validate = rest[0] if rest else None
         if validate is not None and _takes_split(validate):
             return Start(model, batches, loss, validate)
         try:
-            held = hold_out(batches, loss, self.name)
+            held_out = hold_out(batches, loss, self.name)
         except UsageError:
             raise
         except Exception as error:
             raise UsageError(
                 f"the batches of {self.name} cannot be read ({cause(error)}): iterate over them to see where."
             ) from error
-        self.notes = (held.note if validate is None else f"{held.note} They choose the learning rate only.",)
+        self.notes = (held_out.note if validate is None else f"{held_out.note} They choose the learning rate only.",)
         if validate is None and self.better == "larger":
             raise UsageError(f"{self.name} returns no validate, so its loss is compared: leave better='larger' out.")
-        measure = held.validate if validate is None else self._with_report(validate, held.validate)
-        return Start(model, held.batches, loss, measure)
+        measure = held_out.validate if validate is None else self._with_report(validate, held_out.validate)
+        return Start(model, held_out.batches, loss, measure)
 
     def _with_report(self, report: Callable[[nn.Module], float], choose: Validate) -> Validate:
         """Report the user's measure, and choose by the loss on held-out batches."""
@@ -124,7 +124,7 @@ def _takes_split(validate: Any) -> bool:
     return is_open or sum(parameter.kind in kinds for parameter in parameters) > 1
 
 
-def _described(made: Any) -> str:
-    if isinstance(made, tuple | list):
-        return f"{len(made)} elements ({', '.join(type(element).__name__ for element in made)})"
-    return type(made).__name__
+def _described(result: Any) -> str:
+    if isinstance(result, tuple | list):
+        return f"{len(result)} elements ({', '.join(type(element).__name__ for element in result)})"
+    return type(result).__name__

@@ -66,15 +66,15 @@ def hold_out(batches: Batches, loss: Loss, name: str) -> HeldOut:
         UsageError: If there are too few batches, or an unknown sampler repeats samples.
     """
     if isinstance(batches, DataLoader) and (parts := _split_loader(batches)) is not None:
-        held, rest = parts
+        batches_out, rest = parts
     else:
-        held, rest = _split_batches(batches, name)
-    if len(held) < 2:
+        batches_out, rest = _split_batches(batches, name)
+    if len(batches_out) < 2:
         raise UsageError(
             f"{name} has too few training batches to hold some out: return validate(model, split) as the fourth "
             "element."
         )
-    by_split = {"choose": held[0::2], "report": held[1::2]}
+    by_split = {"choose": batches_out[0::2], "report": batches_out[1::2]}
 
     def validate(model: nn.Module, split: str) -> float:
         return fmean(float(loss(model, batch)) for batch in by_split[split])

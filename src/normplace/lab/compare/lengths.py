@@ -133,15 +133,9 @@ def _evaluations(plan: Plan) -> int:
     return max(1, min(MOST_EVALUATIONS, plan.steps, *map(int, affordable)))
 
 
-def at_speed(plan: Plan, slowdown: Mapping[str, float]) -> Plan:
-    """The plan with costs of a slower machine.
-
-    Args:
-        plan: The plan.
-        slowdown: Measured over expected time, by edit.
-    """
-    costs = {name: cost.times(slowdown.get(name, 1.0)) for name, cost in plan.costs.items()}
-    return dataclasses.replace(plan, costs=costs)
+def at_speed(plan: Plan, slowdown: float) -> Plan:
+    """The plan with the costs of a machine that is slower by a factor."""
+    return dataclasses.replace(plan, costs={name: cost.times(slowdown) for name, cost in plan.costs.items()})
 
 
 def further_seeds(seconds: Sequence[float], left: float, slack: float, jobs: int) -> int:

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normplace.analysis.recording.passes import uncompiled_calls
 from normplace.analysis.recording.structures import fresh_inputs
 from normplace.analysis.signal_probe.probe import Probe
 from normplace.analysis.signal_probe.results import Depth
 from normplace.edit.verify.capture import Arguments
 from normplace.lab.compare.task import Loss
-from normplace.lab.train.compiling import uncompiled
 
 WINDOW = 64
 """Steps before a step that decide whether its loss is a spike."""
@@ -75,7 +75,7 @@ def stream_signals(model: nn.Module, inputs: Arguments, loss: Loss, batch: Any) 
         UsageError: If the model has no residual stream, or cannot be measured.
     """
     args, kwargs = fresh_inputs(inputs)
-    with uncompiled():  # compiled operators cannot be recorded
+    with uncompiled_calls():  # compiled operators cannot be recorded
         measured = Probe().measure_call(model, args, kwargs, lambda output: loss(KnownOutput(model, output), batch))
     streams = [list(depths) for _, depths in groupby(measured.depths, key=lambda depth: depth.stream)]
     main = max(streams, key=len)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from functools import cache
 
 import numpy as np
@@ -106,17 +107,10 @@ def seeds_needed(estimate: float, deviation: float, most: int, comparisons: int 
     if not deviation:
         fewest = equal_seeds_needed(comparisons)
         return fewest if fewest <= most else None
-    effect = abs(estimate) / deviation
-    low, high = 1, most  # the detectable effect falls with the seeds: bisect
-    if detectable_effect(high, comparisons) > effect:
-        return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        if detectable_effect(middle, comparisons) > effect:
-            low = middle
-        else:
-            high = middle
-    return high
+    effect, tried = abs(estimate) / deviation, range(2, most + 1)
+    # The detectable effect falls with the seeds.
+    index = bisect_left(tried, True, key=lambda seeds: detectable_effect(seeds, comparisons) <= effect)
+    return tried[index] if index < len(tried) else None
 
 
 def effect_range(estimate: float, deviation: float, seeds: int) -> tuple[float, float]:

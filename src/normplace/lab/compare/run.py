@@ -246,7 +246,7 @@ def _runs_in_process(task: Task, edits: Sequence[Edit], engine: str, jobs: int |
     return bool(local)
 
 
-def default_folder(task: Task, start: str, rates: Sequence[float], budget: str | int, identity: str = "") -> Path:
+def default_folder(task: Task, start: str, rates: Sequence[float], budget: str | int, identity: str) -> Path:
     """A folder for these arguments, so that the same call resumes and another one does not interfere.
 
     Args:

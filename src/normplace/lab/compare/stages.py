@@ -183,8 +183,7 @@ class Stages:
         # The last worker may train alone, so the median over edits counts for all of them. Short trainings may not
         # overlap at all, so they cannot show that workers are faster than planned.
         slowdown = median(measured / (1000 * expected) for measured, expected in times if measured is not None)
-        plan = at_speed(self.plan, dict.fromkeys(self.plan.edits, max(1.0, slowdown)))
-        plan = fill_time(plan, self._left(), self.jobs)
+        plan = fill_time(at_speed(self.plan, max(1.0, slowdown)), self._left(), self.jobs)
         if plan.steps != self.plan.steps:
             self.runner.progress.note(f"planned again for {plan.steps} steps, from the speed of the workers.")
         self._save(dataclasses.replace(plan, is_calibrated=True))

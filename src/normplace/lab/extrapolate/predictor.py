@@ -119,8 +119,8 @@ def load_model(reference: str) -> Any:
         )
     if ":" not in reference:
         raise UsageError(f"{quoted(reference)} is not a model: pass {FORMS}.")
-    made = load_reference(reference)
-    model = _call(made, reference) if not predicts(made) else made
+    loaded = load_reference(reference)
+    model = _call(loaded, reference) if not predicts(loaded) else loaded
     if isinstance(model, tuple | list) and model:
         model = model[0]
     if not predicts(model):

@@ -123,9 +123,9 @@ def _extrapolated(model: Any, table: Table, margin: float, seed: int) -> Extrapo
             bound=None if bound is None or not np.isfinite(bound).all() else tuple(map(tuple, bound.tolist())),
         )
 
-    given = model is not None
+    is_own = model is not None
     has_sklearn = importlib.util.find_spec("sklearn") is not None
-    if given:
+    if is_own:
         first = report("Your model", model)
         notes.append("The R² of your model is that of all rows; the other is cross-validated.")
     else:

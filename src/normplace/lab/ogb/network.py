@@ -116,11 +116,6 @@ class OgbNetwork(nn.Module):
             edges = GraphState(edges, self.virtual.expand(num_graphs, -1), batch)
         return self.stack(x, edge_index, edges, batch, num_graphs=num_graphs)
 
-    @property
-    def num_parameters(self) -> int:
-        """Number of trained parameters."""
-        return sum(parameter.numel() for parameter in self.parameters())
-
 
 def _convolution(recipe: Recipe, in_dim: int, out_dim: int) -> GENConv:
     return GENConv(

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from normplace._shared.output import write_atomic
+from normplace._shared.seeding import seeded
 from normplace.errors import UsageError, expect_whole
 from normplace.lab.ogb.checkpoint import Epoch, load_state, save_state
 from normplace.lab.ogb.graph_training import GraphTraining
@@ -136,8 +137,7 @@ class OgbRun:
         on_gpu = self.device.type == "cuda"
         if on_gpu:
             torch.cuda.reset_peak_memory_stats(self.device)
-        with torch.random.fork_rng(list(range(torch.cuda.device_count()))):
-            torch.manual_seed(seed)
+        with seeded(seed, gpus=True):
             model = self.build().to(self.device)
             training = self.training(generator)
             optimizer = torch.optim.Adam(model.parameters(), lr=self.recipe.learning_rate, fused=True)

@@ -118,9 +118,8 @@ def _distinct(texts: Iterable[str]) -> list[str]:
 
 def _failure(record: TrialRecord, varied: Sequence[str]) -> Failure:
     name = ", ".join(f"{key}={_text(record.config.get(key))}" for key in varied or record.config)
-    error = (record.error or "no message").strip()
-    reason = error.splitlines()[-1]
-    return Failure(name, reason, "" if reason == error else error)
+    error = (record.error or "").strip()
+    return Failure(name, record.failure, error if "\n" in error else "")
 
 
 def _settings(overrides: Mapping[str, Any]) -> list[str]:

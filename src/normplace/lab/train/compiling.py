@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import nn
 
+from normplace._shared.modules import count_parameters
 from normplace.edit.model.hook_guards import guard_hooks
 from normplace.models.transformer import Transformer
 from normplace.residual import Residual
@@ -49,21 +48,7 @@ def compile_edited(model: nn.Module) -> None:
     guard_hooks()
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     is_own = isinstance(model, Transformer) or not lists
-    compile_modules(regions(model) if is_own else list(max(lists, key=_weight_count)))
-
-
-@contextmanager
-def uncompiled() -> Iterator[None]:
-    """Run compiled modules as they were written while the block runs."""
-    if "torch._dynamo" not in sys.modules:  # nothing is compiled, and the import takes a second
-        yield
-        return
-    with torch.compiler.set_stance("force_eager"):
-        yield
-
-
-def _weight_count(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
+    compile_modules(regions(model) if is_own else list(max(lists, key=count_parameters)))
 
 
 def compile_modules(modules: Sequence[nn.Module]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from normplace._shared.modules import count_parameters
 from normplace._shared.output import cannot_write
 from normplace.analysis.loading.models import quiet
 from normplace.errors import UsageError
@@ -52,7 +53,7 @@ def export_huggingface(run: Run, folder: Path, family: str | None = None) -> dic
         config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
         (draft / "tokenizer_config.json").write_text(json.dumps(config, indent=1))
         difference = _difference(model, draft, context or PROBE_TOKENS)
-    count = sum(parameter.numel() for parameter in model.parameters())
+    count = count_parameters(model)
     name = type(converted).__name__
     return {"model": name, "parameters": count, "folder": str(folder.resolve()), "difference": difference}
 

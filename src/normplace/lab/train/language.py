@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from normplace._shared.modules import count_parameters
 from normplace._version import __version__
 from normplace.lab.tasks.sequences.text import STANDARD_LIBRARY
 from normplace.lab.train.checks import check_folder, check_memory
@@ -72,7 +73,7 @@ def train_language(
         model_config = network.transformer_config(corpus.vocab_size, config.context)
         check_memory(model_config, config, group)
         model = Transformer(model_config, generator=torch.Generator().manual_seed(config.seed))
-        parameters = sum(parameter.numel() for parameter in model.parameters())
+        parameters = count_parameters(model)
         training = fit(model, corpus, config, out, group, trackers=trackers, signals=signals, observer=observer)
         loss = training.held_out_loss
         held_out = held_out_sequences(corpus.held_out, config.context, config.evaluate_sequences)

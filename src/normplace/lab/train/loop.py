@@ -242,13 +242,7 @@ class _Loop:
         spikes = self.divergence.spikes
         reason = self.divergence.update(loss, gradient_norm)
         stats = StepStats(
-            step.number,
-            loss,
-            gradient_norm,
-            step.learning_rate,
-            seconds,
-            self.meter.tokens_per_second,
-            self.meter.mfu,
+            step.number, loss, gradient_norm, step.learning_rate, seconds, self.meter.tokens_per_second, self.meter.mfu
         )
         self._log(
             "step",

@@ -72,13 +72,7 @@ class PolicyLoss:
 
 
 def policy_loss(
-    scores: Tensor,
-    graphs: Sequence[Graph],
-    reward: Selection,
-    samples: int,
-    *,
-    generator: torch.Generator,
-    seed: int,
+    scores: Tensor, graphs: Sequence[Graph], reward: Selection, samples: int, *, generator: torch.Generator, seed: int
 ) -> PolicyLoss:
     """Sample orders, compute their rewards, and return the loss whose gradient REINFORCE follows.
 

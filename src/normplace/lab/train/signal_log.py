@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normplace._shared.fields import check_types
+from normplace.analysis.recording.passes import uncompiled_calls
 from normplace.analysis.signal_probe.probe import Probe
 from normplace.analysis.signal_probe.results import COLUMNS, Signals
 from normplace.errors import expect_ranges
-from normplace.lab.train.compiling import uncompiled
 from normplace.lab.train.distributed import ProcessGroup, full_state_dict, unwrap
 from normplace.lab.train.sequence import autocast
 
@@ -108,7 +108,7 @@ class SignalMonitor:
             return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
 
         with ExitStack() as stack:
-            stack.enter_context(uncompiled())  # compiled operators cannot be recorded
+            stack.enter_context(uncompiled_calls())  # compiled operators cannot be recorded
             stack.enter_context(autocast(self.precision, self.group.device))
             signals = self._probe.measure(model, inputs, loss, optimizer)
         if optimizer is None:  # without the optimizer it is that of a gradient step

@@ -172,11 +172,7 @@ def _read(numbers: Tensor, detector: DivergenceDetector, history: StepHistory) -
 
 
 def _save(
-    path: Path,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    detector: DivergenceDetector,
-    history: StepHistory,
+    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, detector: DivergenceDetector, history: StepHistory
 ) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".tmp")
@@ -186,11 +182,7 @@ def _save(
 
 
 def _resume(
-    path: Path,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    detector: DivergenceDetector,
-    history: StepHistory,
+    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, detector: DivergenceDetector, history: StepHistory
 ) -> None:
     state = torch.load(path, weights_only=True)
     model.load_state_dict(state["model"])

@@ -51,19 +51,14 @@ class Engine(Protocol):
     """Whether workers may be on other machines, so that code and data must be sent to them."""
 
     def run(
-        self,
-        function: Callable[..., Any],
-        items: Sequence[Any],
-        started: Callable[[int], None],
-        shared: Sequence[Any] = (),
+        self, function: Callable[[Any], Any], items: Sequence[Any], started: Callable[[int], None]
     ) -> Iterator[tuple[int, Any]]:
         """Yield (index, result) as items finish, in any order.
 
         Args:
-            function: A function of normplace.
-            items: Its first arguments, one per call.
+            function: A function of normplace, or a partial of one. It is sent to a cluster once for all items.
+            items: Its arguments, one per call.
             started: Called with the index of an item when a worker receives it.
-            shared: Further arguments, the same in every call.
         """
         ...
 
@@ -95,11 +90,7 @@ class LocalEngine:
         self._idle = []
 
     def run(
-        self,
-        function: Callable[..., Any],
-        items: Sequence[Any],
-        started: Callable[[int], None],
-        shared: Sequence[Any] = (),
+        self, function: Callable[[Any], Any], items: Sequence[Any], started: Callable[[int], None]
     ) -> Iterator[tuple[int, Any]]:
         """Yield (index, result) as items finish."""
         queue = list(enumerate(items))[::-1]
@@ -112,7 +103,7 @@ class LocalEngine:
                 while queue and idle:
                     index, item = queue.pop()
                     worker = idle.pop()
-                    running[worker.pool.submit(function, item, *shared)] = (index, worker)
+                    running[worker.pool.submit(function, item)] = (index, worker)
                     started(index)
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     index, worker = running.pop(future)
@@ -157,16 +148,12 @@ class InProcessEngine:
         """Nothing to stop."""
 
     def run(
-        self,
-        function: Callable[..., Any],
-        items: Sequence[Any],
-        started: Callable[[int], None],
-        shared: Sequence[Any] = (),
+        self, function: Callable[[Any], Any], items: Sequence[Any], started: Callable[[int], None]
     ) -> Iterator[tuple[int, Any]]:
         """Yield (index, result) as items finish."""
         for index, item in enumerate(items):
             started(index)
-            yield index, function(item, *shared)
+            yield index, function(item)
 
 
 def _stop(workers: Sequence[LocalWorker]) -> None:
@@ -235,21 +222,17 @@ class RayEngine:
             self._ray.shutdown()
 
     def run(
-        self,
-        function: Callable[..., Any],
-        items: Sequence[Any],
-        started: Callable[[int], None],
-        shared: Sequence[Any] = (),
+        self, function: Callable[[Any], Any], items: Sequence[Any], started: Callable[[int], None]
     ) -> Iterator[tuple[int, Any]]:
         """Yield (index, result) as items finish."""
         from ray.exceptions import NodeDiedError, OutOfMemoryError, WorkerCrashedError
 
         ray = self._ray
         task = ray.remote(make_call()).options(num_cpus=1, num_gpus=self._gpu_share, max_retries=RETRIES)
-        shared_bytes = ray.put(pickle.dumps(shared))
+        function_bytes = ray.put(pickle.dumps(function))
         running = {}
         for index, item in enumerate(items):
-            running[task.remote(pickle.dumps((function, item)), shared_bytes)] = index
+            running[task.remote(function_bytes, pickle.dumps(item))] = index
             started(index)
         while running:
             (finished, *_), _ = ray.wait(list(running), num_returns=1)
@@ -288,11 +271,7 @@ class DaskEngine:
             self._cluster.close()
 
     def run(
-        self,
-        function: Callable[..., Any],
-        items: Sequence[Any],
-        started: Callable[[int], None],
-        shared: Sequence[Any] = (),
+        self, function: Callable[[Any], Any], items: Sequence[Any], started: Callable[[int], None]
     ) -> Iterator[tuple[int, Any]]:
         """Yield (index, result) as items finish."""
         from distributed import as_completed
@@ -300,11 +279,10 @@ class DaskEngine:
 
         call = make_call()
         # A task, not scattered data: Dask repeats a task if the worker that has its result dies.
-        shared_bytes = self._client.submit(bytes, pickle.dumps(shared), pure=False)
+        function_bytes = self._client.submit(bytes, pickle.dumps(function), pure=False)
         running = {}
         for index, item in enumerate(items):
-            payload = pickle.dumps((function, item))
-            running[self._client.submit(call, payload, shared_bytes, pure=False)] = index
+            running[self._client.submit(call, function_bytes, pickle.dumps(item), pure=False)] = index
             started(index)
         for future in as_completed(list(running)):
             index = running.pop(future)
@@ -321,16 +299,15 @@ def make_call() -> Callable[[bytes, bytes], tuple[bool, Any]]:
     report what is missing.
     """
 
-    def call(payload: bytes, shared: bytes) -> tuple[bool, Any]:
+    def call(function_bytes: bytes, item_bytes: bytes) -> tuple[bool, Any]:
         import pickle
         import socket
 
         try:
-            function, item = pickle.loads(payload)
-            arguments = pickle.loads(shared)
+            function, item = pickle.loads(function_bytes), pickle.loads(item_bytes)
         except (ImportError, AttributeError) as error:
             return False, (socket.gethostname(), f"{type(error).__name__}: {error}")
-        return True, function(item, *arguments)
+        return True, function(item)
 
     return call
 

@@ -93,19 +93,22 @@ def estimate(run: Run, out: Path, parts: Sequence[str] = (), committed: Iterable
     others = _read(committed, run)
     finished = {record.hash for record in own}
     used: list[TrialRecord] = []
+    used_own = 0
     estimates = []
     for name in wanted:
         trials = {key: trial for key, trial in plan.items() if trial.part == name}
-        records = [record for record in own if record.part == name] or [r for r in others if r.part == name]
+        own_records = [record for record in own if record.part == name]
+        records = own_records or [record for record in others if record.part == name]
         pending = [trial for key, trial in trials.items() if key not in finished]
         estimates.append(PartEstimate(name, len(trials), len(trials) - len(pending), _seconds(pending, records)))
-        used += records if pending else []
+        if pending:
+            used += records
+            used_own += len(own_records)
     machines = Counter(describe(record.hardware) for record in used)
-    own_hashes = {id(record) for record in own}
     return RunEstimate(
         tuple(estimates),
-        own=sum(id(record) in own_hashes for record in used),
-        committed=sum(id(record) not in own_hashes for record in used),
+        own=used_own,
+        committed=len(used) - used_own,
         machines=tuple(machine for machine, _ in machines.most_common()),
         on_gpu=any("gpu" in record.hardware for record in used),
     )

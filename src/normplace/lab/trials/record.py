@@ -73,6 +73,11 @@ class TrialRecord:
     source: dict[str, Any] = field(default_factory=dict)
     format: int = FORMAT
 
+    @property
+    def failure(self) -> str:
+        """The last line of the error of a failed trial."""
+        return (self.error or "").strip().rpartition("\n")[2] or "no message"
+
     def to_json(self) -> str:
         """Format as a line of a result file, with its checksum, without the newline."""
         body = json.dumps(dataclasses.asdict(self), allow_nan=False, separators=(",", ":"))[:-1]

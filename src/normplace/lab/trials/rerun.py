@@ -14,12 +14,11 @@ import torch
 from normplace.errors import UsageError, expect_whole
 from normplace.lab.trials.config import config_from_dict
 from normplace.lab.trials.engines import Engine
-from normplace.lab.trials.more_seeds import variant_hash
 from normplace.lab.trials.record import TrialRecord
 from normplace.lab.trials.runner import RecordedRun
 from normplace.lab.trials.study import Study
 from normplace.lab.trials.study_code import StudyCode
-from normplace.lab.trials.trial import Trial, run_trials
+from normplace.lab.trials.trial import Trial, group_hash, run_trials
 
 if TYPE_CHECKING:
     from normplace.lab.trials.progress import Progress
@@ -115,11 +114,11 @@ def rerun(drawn: Sequence[tuple[RecordedRun, TrialRecord]], engine: Engine, prog
     for path, result in files.items():
         study = result.run.study
         recorded = {record.hash: record for drawn_from, record in drawn if drawn_from.path == path}
-        variants = {_variant(study, record) for record in recorded.values()}
+        groups = {_group(study, record) for record in recorded.values()}
         trials = [
             Trial(study.reference, record.part, record.scale, record.config, record.overrides)
             for record in result.records
-            if record.status == "ok" and _variant(study, record) in variants
+            if record.status == "ok" and _group(study, record) in groups
         ]
         code = StudyCode.for_workers(study, engine.remote)
         for repeated in run_trials(study, trials, engine, progress, code):
@@ -127,12 +126,9 @@ def rerun(drawn: Sequence[tuple[RecordedRun, TrialRecord]], engine: Engine, prog
                 yield Comparison(study, recorded[repeated.hash], repeated)
 
 
-def _variant(study: Study, record: TrialRecord) -> str:
-    """Identity of the trials that may run together with a trial; its hash in parts that run trials one by one."""
-    part = study.part(record.part)
-    if part.run_seeds is None:
-        return record.hash
-    return variant_hash(part.name, {**record.config, **dict.fromkeys(part.may_differ)})
+def _group(study: Study, record: TrialRecord) -> str:
+    """Identity of the trials that may run together with a trial."""
+    return group_hash(study.part(record.part), record.config) or record.hash
 
 
 def _can_run(study: Study, record: TrialRecord) -> bool:

@@ -113,7 +113,7 @@ class Run:
         for part in self.study.parts:
             known = get_type_hints(part.config)
             overrides = {key: value for key, value in self.overrides.items() if key in known}
-            for config in _planned(part, self.scale):
+            for config in _configs(part, self.scale):
                 fields = config_dict(config)
                 if overrides:
                     fields = config_dict(config_from_dict(part.config, {**fields, **overrides}))
@@ -182,7 +182,7 @@ class Run:
         return available
 
 
-def _planned(part: Part, scale: str) -> list[Any]:
+def _configs(part: Part, scale: str) -> list[Any]:
     """The configurations of a part.
 
     Raises:

@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -80,8 +81,9 @@ def run_trials(
         for index in groups[number]:
             progress.started(index)
 
+    run = partial(worker or run_in_worker, code=code)
     with progress.watch(study.name, labels, skipped=skipped):
-        for number, result in engine.run(worker or run_in_worker, items, started, [code]):
+        for number, result in engine.run(run, items, started):
             if isinstance(result, WorkerUnusable):
                 raise _cannot_import(study, result)
             if isinstance(result, WorkerLost):
@@ -97,15 +99,20 @@ def _groups(study: Study, trials: Sequence[Trial]) -> list[tuple[int, ...]]:
     """Indices of the trials that run together: the seeds of variants, in parts that compute several at once."""
     variants: dict[object, list[int]] = {}
     for index, trial in enumerate(trials):
-        part = study.part(trial.part)
-        shared = {**trial.config, **dict.fromkeys(part.may_differ)}
-        key = index if part.run_seeds is None else variant_hash(trial.part, shared)
+        key = group_hash(study.part(trial.part), trial.config) or index
         variants.setdefault(key, []).append(index)
     groups = []
     for indices in variants.values():
         most = study.part(trials[indices[0]].part).seeds_at_once
         groups += [tuple(indices[start : start + most]) for start in range(0, len(indices), most)]
     return groups
+
+
+def group_hash(part: Part, config: Mapping[str, Any]) -> str | None:
+    """Hash that identifies the trials that may run together; None in parts that run trials one by one."""
+    if part.run_seeds is None:
+        return None
+    return variant_hash(part.name, {**config, **dict.fromkeys(part.may_differ)})
 
 
 def trial_label(study: Study, part: str, config: Mapping[str, Any]) -> str:
@@ -117,7 +124,7 @@ def trial_label(study: Study, part: str, config: Mapping[str, Any]) -> str:
 def failure_reasons(study: Study, records: Iterable[TrialRecord]) -> dict[str, str]:
     """The last line of the error of each failed trial, by its short name."""
     return {
-        trial_label(study, record.part, record.config): (record.error or "no message").strip().rpartition("\n")[2]
+        trial_label(study, record.part, record.config): record.failure
         for record in records
         if record.status == "failed"
     }

@@ -14,7 +14,7 @@ from normplace._shared.output import write_atomic
 from normplace.errors import UsageError, first_line
 from normplace.models.sequence.mixers import build_mixer
 from normplace.models.sequence.model import SequenceModel, with_present_names
-from normplace.models.weights import Damage, check_tensors, content_hash, open_tensors, packed
+from normplace.models.weights import Damage, check_tensors, content_hash, packed, read_tensors
 
 SETTINGS = {
     "vocab_size": int, "dim": int, "depth": int, "eps": float,
@@ -54,12 +54,8 @@ def load_sequence(path: str | Path, device: torch.device | str = "cpu") -> Seque
         UsageError: If the file does not exist, is damaged, or does not hold a sequence model.
     """
     path = Path(path)
-    if not path.is_file():
-        raise UsageError(f"there is no file {str(path)!r}: check the path.")
     try:
-        with open_tensors(path) as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+        tensors, metadata = read_tensors(path)
         if KEY not in metadata:
             raise UsageError(f"{path} is not a sequence model of normplace: load its tensors with safetensors.")
         if HASH_KEY not in metadata:

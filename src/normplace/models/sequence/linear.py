@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from normplace.errors import UsageError
+from normplace.models.transformer.cache import check_no_gradients
 from normplace.models.transformer.init import Projection, WeightInit
 from normplace.norms._precision import widen
 from normplace.residual import Branch
@@ -46,9 +47,8 @@ def decayed_sums(
 
     log_decay = q.new_zeros(q.shape[:3]) if log_decay is None else log_decay
     q, k, v = chunked(q), chunked(k), chunked(v)
-    passed = (
-        chunked(log_decay[..., None]).squeeze(-1).cumsum(-1)
-    )  # cumulative within a chunk, including the token's own decay
+    # Cumulative within a chunk, including the token's own decay.
+    passed = chunked(log_decay[..., None]).squeeze(-1).cumsum(-1)
     causal = torch.ones(chunk, chunk, dtype=torch.bool, device=q.device).tril()
     between = (passed[..., :, None] - passed[..., None, :]).masked_fill(~causal, -math.inf).exp()
     within = (q @ k.transpose(-1, -2) * between) @ v
@@ -210,7 +210,6 @@ def _sums_with_cache(
         log_decay = None if log_decay is None else log_decay * visible
     out, state = decayed_sums(q, k, v, log_decay, None if cache is None else cache.state)
     if cache is not None:
-        if torch.is_grad_enabled() and state.requires_grad:
-            raise UsageError("a cache holds no gradients: call the network under torch.no_grad(), or without a cache.")
+        check_no_gradients(state)
         cache.state, cache.length = state, cache.length + q.shape[2]
     return out

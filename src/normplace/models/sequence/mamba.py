@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from normplace.errors import UsageError
 from normplace.models.sequence.linear import decayed_sums
+from normplace.models.transformer.cache import check_no_gradients
 from normplace.models.transformer.init import Projection, WeightInit
 from normplace.residual import Branch
 
@@ -160,10 +161,7 @@ class Mamba2(Branch):
         before = None if cache is None else cache.state
         out, state = decayed_sums(queries, keys, values * step[..., None], log_decay, before)
         if cache is not None:
-            if torch.is_grad_enabled() and state.requires_grad:
-                raise UsageError(
-                    "a cache holds no gradients: call the network under torch.no_grad(), or without a cache."
-                )
+            check_no_gradients(state)
             cache.state, cache.length = state, cache.length + out.shape[2]
         return (out + self.skip.to(out.dtype)[:, None, None] * values).transpose(1, 2).flatten(2)
 

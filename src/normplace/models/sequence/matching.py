@@ -7,14 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from normplace._shared.modules import count_parameters
 from normplace.errors import UsageError
 
 TOLERANCE = 0.02
-
-
-def count_parameters(model: nn.Module) -> int:
-    """Number of parameters, including embeddings; shared ones count once."""
-    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def matched_width(

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from normplace.errors import UsageError, expect_choice
+from normplace.models.transformer.cache import check_no_gradients
 from normplace.models.transformer.init import Projection
 from normplace.ops.relation import (
     PairState,
@@ -137,8 +138,7 @@ class RelationBranch(Branch):
         return operate(a, b, mask=mask, **self.options)
 
     def _relate_with_cache(self, a: Tensor, b: Tensor, cache: RelationCache) -> Tensor:
-        if torch.is_grad_enabled() and b.requires_grad:
-            raise UsageError("a cache holds no gradients: call the network under torch.no_grad(), or without a cache.")
+        check_no_gradients(b)
         prefill, step = (
             (relation_scan_prefill, relation_scan_step)
             if self.form == "scan"

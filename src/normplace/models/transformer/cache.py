@@ -10,6 +10,16 @@ from normplace.errors import UsageError
 INITIAL_CAPACITY = 64
 
 
+def check_no_gradients(*tensors: Tensor) -> None:
+    """Check that what a cache will hold requires no gradients.
+
+    Raises:
+        UsageError: If it does.
+    """
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        raise UsageError("a cache holds no gradients: call the network under torch.no_grad(), or without a cache.")
+
+
 class LayerCache:
     """Keys and values of one layer; the capacity doubles when it is exhausted."""
 
@@ -30,8 +40,7 @@ class LayerCache:
         Raises:
             UsageError: If they require gradients, or the batch size differs.
         """
-        if torch.is_grad_enabled() and (keys.requires_grad or values.requires_grad):
-            raise UsageError("a cache holds no gradients: call the network under torch.no_grad(), or without a cache.")
+        check_no_gradients(keys, values)
         self._keys = self._with_capacity(self._keys, keys)
         self._values = self._with_capacity(self._values, values)
         end = self.length + keys.shape[2]

@@ -50,12 +50,7 @@ def save(model: Transformer, folder: str | Path) -> None:
     if any(parameter.is_meta for parameter in model.parameters()):
         raise UsageError("a network on the meta device has no weights to write: build it on the CPU.")
     rule = model.config.rule
-    manifest = {
-        "format": FORMAT,
-        "placement": rule.name,
-        "equation": rule.equation(),
-        "config": model.config.to_dict(),
-    }
+    manifest = {"format": FORMAT, "placement": rule.name, "equation": rule.equation(), "config": model.config.to_dict()}
     content, manifest["weights"] = packed(model.state_dict())
     write_atomic(folder / WEIGHTS, content, "free space or choose another folder")
     write_atomic(folder / CONFIG, json.dumps(seal(manifest), indent=1), "free space or choose another folder")

@@ -16,12 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from normplace.errors import UsageError, expect_installed, unknown
-from normplace.models.transformer.config import (
-    AttentionConfig,
-    ExpertsConfig,
-    PositionConfig,
-    TransformerConfig,
-)
+from normplace.models.transformer.config import AttentionConfig, ExpertsConfig, PositionConfig, TransformerConfig
 from normplace.models.transformer.families import FAMILIES, Family
 from normplace.models.transformer.model import Transformer
 from normplace.norms import build_norm

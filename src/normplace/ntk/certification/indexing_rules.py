@@ -8,14 +8,7 @@ from typing import Any
 import torch
 
 from normplace.ntk.certification.facts import INF, PowerBound, Value
-from normplace.ntk.certification.rules import (
-    OperatorCall,
-    index_value,
-    limits,
-    number,
-    rule,
-    same_size,
-)
+from normplace.ntk.certification.rules import OperatorCall, index_value, limits, number, rule, same_size
 
 _RESHAPING = """view reshape _unsafe_view unsqueeze squeeze clone alias detach contiguous lift_fresh lift_fresh_copy
 _to_copy to _reshape_alias copy"""

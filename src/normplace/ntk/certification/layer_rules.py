@@ -8,12 +8,7 @@ from typing import Any
 import torch
 
 from normplace.ntk.certification.facts import INF, Value
-from normplace.ntk.certification.rules import (
-    OperatorCall,
-    limits,
-    product_has_bounded_gradient,
-    rule,
-)
+from normplace.ntk.certification.rules import OperatorCall, limits, product_has_bounded_gradient, rule
 
 
 @rule("mm", "bmm", "dot", "mv", "addmm", "baddbmm", "addmv", "addbmm", "convolution", "_convolution", "linear")

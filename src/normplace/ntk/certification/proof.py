@@ -16,6 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx, nn
 
+from normplace._shared.closure import closure
 from normplace.ntk.certification import (  # noqa: F401 - importing them registers the rules
     elementwise_rules,
     indexing_rules,
@@ -220,14 +221,12 @@ class _Propagation:
 
     def obstacle(self) -> str:
         """Why the proof failed: an operator without a rule, a result that may not be finite, or an unbounded path."""
-        stack, visited = [self.output], set()
-        while stack:
-            node = stack.pop()
-            if node in visited:
-                continue
-            visited.add(node)
-            stack.extend(parent for parent in self._parents(node) if not _is_bounded(self.values[parent]))
-        path = [node for node in self.recording.graph.graph.nodes if node in visited and node.op == "call_function"]
+
+        def unbounded_parents(node: fx.Node) -> list[fx.Node]:
+            return [parent for parent in self._parents(node) if not _is_bounded(self.values[parent])]
+
+        unbounded = set(closure([self.output], unbounded_parents))
+        path = [node for node in self.recording.graph.graph.nodes if node in unbounded and node.op == "call_function"]
         for node in path:
             if node in self.without_rule:
                 return f"there is no rule for {_label(node)} in {self.recording.module_of(node)}."

@@ -16,6 +16,7 @@ from itertools import takewhile
 import torch
 from torch import Tensor, nn
 
+from normplace._shared.modules import count_parameters
 from normplace.errors import UsageError
 from normplace.ntk.certification.growth import Growth, classify
 from normplace.ntk.model_state import running
@@ -91,7 +92,7 @@ def _track_peak(model: nn.Module) -> Iterator[list[float]]:
 def few_threads(model: nn.Module) -> Iterator[None]:
     """Use one thread for a small model, which is faster on single samples."""
     threads = torch.get_num_threads()
-    if sum(p.numel() for p in model.parameters()) < 1_000_000:
+    if count_parameters(model) < 1_000_000:
         torch.set_num_threads(1)
     try:
         yield

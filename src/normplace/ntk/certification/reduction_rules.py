@@ -6,12 +6,7 @@ import math
 from dataclasses import replace
 
 from normplace.ntk.certification.facts import INF, PowerBound, Value, keepdim_shape
-from normplace.ntk.certification.rules import (
-    OperatorCall,
-    index_value,
-    limits,
-    rule,
-)
+from normplace.ntk.certification.rules import OperatorCall, index_value, limits, rule
 
 
 def _axes(call: OperatorCall) -> tuple[int, ...]:

@@ -115,10 +115,7 @@ def _add_pair(
     i0, i1, j0, j1 = where
     ti, tj, r = a.positions, b.positions, a.rows
     q = scratch.product(
-        0,
-        part(a.gradients, i0 * r * ti, i1 * r * ti),
-        part(b.gradients, j0 * r * tj, j1 * r * tj),
-        is_only=is_only,
+        0, part(a.gradients, i0 * r * ti, i1 * r * ti), part(b.gradients, j0 * r * tj, j1 * r * tj), is_only=is_only
     )
     left, right = part(a.inputs, i0 * ti, i1 * ti), part(b.inputs, j0 * tj, j1 * tj)
     if left.is_floating_point():

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from normplace._shared.closure import closure
+
 
 def nodes_between(leaves: set[int], top: Any, stop: Any) -> frozenset[Any]:
     """The nodes between ``top`` and the leaf tensors, without those beyond ``stop``."""
@@ -32,13 +34,6 @@ def nodes_between(leaves: set[int], top: Any, stop: Any) -> frozenset[Any]:
 
 
 def nodes_from(start: Any) -> Iterator[Any]:
-    """A node and all nodes behind it."""
-    seen: set[Any] = {start} - {None}
-    stack = list(seen)
-    while stack:
-        node = stack.pop()
-        yield node
-        for child, _ in node.next_functions:
-            if child is not None and child not in seen:
-                seen.add(child)
-                stack.append(child)
+    """A node and all nodes behind it; none if it is None."""
+    starts = [] if start is None else [start]
+    return closure(starts, lambda node: [child for child, _ in node.next_functions if child is not None])

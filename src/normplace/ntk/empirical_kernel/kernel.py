@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from normplace._shared.modules import uncompiled
 from normplace.errors import UsageError, expect_whole
 from normplace.ntk.empirical_kernel import arguments, gram, plan_cache
 from normplace.ntk.empirical_kernel.deferred_checks import DeferredChecks
@@ -84,16 +85,11 @@ def empirical(
             with DeferredChecks() as checks:
                 return compute(prepare(deferred=checks), progress)
         except PlanRejected:
-            plan_cache.forget(_uncompiled(model))
+            plan_cache.forget(uncompiled(model))
     try:
         return compute(prepare(), progress)
     except PlanRejected:
         return compute(prepare(by_jacobian=True), progress)
-
-
-def _uncompiled(model: nn.Module) -> nn.Module:
-    """A compiled model's own module: it computes the same function, but its calls can be intercepted."""
-    return getattr(model, "_orig_mod", model)
 
 
 def _diagonal(request: _KernelRequest, progress: bool) -> Tensor:
@@ -107,7 +103,7 @@ def _dense(request: _KernelRequest, progress: bool) -> Tensor:
     """The complete kernel; the checks of each tile are settled when it is computed."""
     n1, n2, r, x1 = request.x1.shape[0], request.columns.shape[0], request.extractor.rows, request.x1
     with plain_arithmetic(x1.device), _progress(progress, n1 * n2) as tick:
-        arguments.check_fits(n1 * r * n2 * r * request.itemsize, x1.device)
+        arguments.check_fits(n1 * r * n2 * r * request.extractor.plan.dtype.itemsize, x1.device)
         kernel = torch.empty(n1 * r, n2 * r, dtype=request.extractor.plan.dtype, device=x1.device)
         for rows, columns, left, right in request.tiles():
             same = left is right
@@ -214,7 +210,7 @@ class _KernelRequest:
         checks = DeferredChecks() if deferred is None else deferred
         arguments.check_samples(x1, x2, checks)
         budget = arguments.budget_bytes(memory_gb, x1.device)
-        model = _uncompiled(model)
+        model = uncompiled(model)  # it computes the same function, but its calls can be intercepted
         chosen = arguments.select_parameters(model, parameters, x1)
         refuse_randomness(model)
         x2 = None if x2 is x1 else x2
@@ -238,8 +234,7 @@ class _KernelRequest:
         kept_columns = int(COLUMNS * budget / per_sample)
         columns = min(n2, max(1, kept_columns))
         if streaming:
-            itemsize = torch.finfo(plan.dtype).bits // 8
-            area = max(1, int(BLOCK * budget / (itemsize * extractor.rows**2)))
+            area = max(1, int(BLOCK * budget / (plan.dtype.itemsize * extractor.rows**2)))
             limit = n1 + n2 if block is None else block
             side = max(1, int(area**0.5))
             rows = min(rows, limit, max(side, area // columns))
@@ -250,11 +245,6 @@ class _KernelRequest:
     def columns(self) -> Tensor:
         """The samples along the columns."""
         return self.x1 if self.x2 is None else self.x2
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of one entry of the kernel."""
-        return torch.finfo(self.extractor.plan.dtype).bits // 8
 
     def remember(self) -> None:
         """Remember the plan for the next call, if the first batch had all samples and nothing depends on values."""

@@ -48,12 +48,7 @@ class LayerSite:
         """Whether a use in a batch of ``samples`` corresponds to this site."""
         expected = list(self.input_shape)
         expected[self.layout.dim] = self.layout.length * samples
-        return (use.kind, use.weight, use.bias, list(use.input.shape)) == (
-            self.kind,
-            self.weight,
-            self.bias,
-            expected,
-        )
+        return (use.kind, use.weight, use.bias, list(use.input.shape)) == (self.kind, self.weight, self.bias, expected)
 
 
 def match_sites(sites: Sequence[LayerSite], uses: Sequence[ParameterUse], samples: int) -> bool:

@@ -146,10 +146,10 @@ def weighted_rows_agree(rows: Sequence[tuple[Tensor, Tensor]], weights: Tensor) 
                 if abs(a - b / scale) > factor * b / scale + floor:
                     return False
         return True
-    expected, found = (torch.stack(part) for part in zip(*norms, strict=True))
-    found = found / weights.flatten().to(found.dtype)
+    expected, measured = (torch.stack(part) for part in zip(*norms, strict=True))
+    measured = measured / weights.flatten().to(measured.dtype)
     # NaN equals everything.
-    return (torch.sub((expected - found).abs(), found, alpha=_factor(eps)) > floor).any().logical_not()
+    return (torch.sub((expected - measured).abs(), measured, alpha=_factor(eps)) > floor).any().logical_not()
 
 
 @functools.cache

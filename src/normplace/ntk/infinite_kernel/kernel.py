@@ -236,21 +236,11 @@ def infinite(
 ) -> Tensor: ...
 @overload
 def infinite(
-    spec: FullyConnected,
-    x1: Tensor,
-    x2: Tensor | None = None,
-    *,
-    kind: Literal["both"],
-    block_rows: int | None = None,
+    spec: FullyConnected, x1: Tensor, x2: Tensor | None = None, *, kind: Literal["both"], block_rows: int | None = None
 ) -> Kernels: ...
 @torch.no_grad()
 def infinite(
-    spec: FullyConnected,
-    x1: Tensor,
-    x2: Tensor | None = None,
-    *,
-    kind: str = "ntk",
-    block_rows: int | None = None,
+    spec: FullyConnected, x1: Tensor, x2: Tensor | None = None, *, kind: str = "ntk", block_rows: int | None = None
 ) -> Tensor | Kernels:
     """The infinite-width NTK, NNGP kernel, or both, of a fully connected network.
 

@@ -9,6 +9,9 @@ from torch import Tensor
 
 from normplace.errors import UsageError
 
+POWER_ROUNDS = 30
+"""Rounds of the power iterations for the extreme eigenvalues."""
+
 
 class Eigen(NamedTuple):
     """Eigenvalues in ascending order, and the eigenvectors as columns."""
@@ -69,13 +72,13 @@ def weakest_row(spectrum: Eigen) -> int:
     return int(spectrum.vectors[:, 0].abs().argmax())
 
 
-def extreme_eigenvalues(kernel: Tensor, factor: Tensor, jitter: float, rounds: int = 30) -> tuple[float, float]:
+def extreme_eigenvalues(kernel: Tensor, factor: Tensor, jitter: float) -> tuple[float, float]:
     """Power-iteration estimates (λ_min from above, λ_max from below) of kernel + jitter, O(N²) per round."""
     shifted = kernel.double()
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(len(kernel), 1, generator=generator, dtype=torch.float64).to(shifted.device)
     low = high = start / start.norm()
-    for _ in range(rounds):
+    for _ in range(POWER_ROUNDS):
         high = shifted @ high + jitter * high
         high = high / high.norm()
         low = torch.cholesky_solve(low, factor)

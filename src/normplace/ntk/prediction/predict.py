@@ -19,13 +19,7 @@ import torch
 from torch import Tensor
 
 from normplace.errors import UsageError, expect_number, expect_range, expect_whole
-from normplace.ntk.checks import (
-    require_choice,
-    require_columns,
-    require_floating,
-    require_kernel,
-    require_same_device,
-)
+from normplace.ntk.checks import require_choice, require_columns, require_floating, require_kernel, require_same_device
 from normplace.ntk.prediction.conjugate_gradients import conjugate_gradients
 from normplace.ntk.prediction.factor import cholesky, eigen, extreme_eigenvalues, rounding_floor, singular, weakest_row
 

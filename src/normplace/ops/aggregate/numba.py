@@ -91,11 +91,7 @@ def forward(inputs: AggregateInputs, graph: CSRGraph, spec: AggregateSpec) -> tu
     indptr, indices, edges = (tensor.numpy() for tensor in graph.arriving[:3])
     y = torch.empty(len(indptr) - 1, x.shape[1], dtype=x.dtype)
     k = torch.empty_like(y)
-    blocks, out, message = (
-        _blocks(graph.arriving, x.shape[1]),
-        (y.numpy(), k.numpy()),
-        (spec.relu, real(spec.eps)),
-    )
+    blocks, out, message = (_blocks(graph.arriving, x.shape[1]), (y.numpy(), k.numpy()), (spec.relu, real(spec.eps)))
     if spec.kind == "power" and spec.edge_kind == "none":  # a message and its logarithm depend on the source alone
         sent, values = values, np.empty_like(values)
         sources = _even_blocks(len(sent), x.shape[1])

@@ -69,10 +69,10 @@ def feature_norm(
     make_spec = _make_spec if is_traced() else _cached_spec  # a tracer cannot see through a cache
     result_dtype = x.dtype if dtype is None else dtype
     spec = make_spec(norm, eps, unit_offset, rounding, x.dtype, result_dtype, backend, x.device.type, x.shape[-1])
-    given = weight, bias
+    arguments = weight, bias
     weight = None if weight is None else channels("weight", weight, x)
     bias = None if bias is None else channels("bias", bias, x)
-    if key is not None and weight is given[0] and bias is given[1] and all_plain(x, weight, bias):
+    if key is not None and weight is arguments[0] and bias is arguments[1] and all_plain(x, weight, bias):
         _checked.remember(key, spec)
     if spec.backend == "composed":
         return composed.normalize(x, weight, bias, as_boundary(spec))

@@ -42,11 +42,11 @@ def forward(x: Tensor, f: Tensor, tensors: OptionalTensors, spec: BoundarySpec) 
 
 def is_plain(x: Tensor, f: Tensor, tensors: OptionalTensors, spec: BoundarySpec) -> bool:
     """Whether nothing has to be converted, scaled or copied, so that :func:`plain_boundary` computes the boundary."""
-    given = [tensor for tensor in tensors if tensor is not None]
-    dtypes = {spec.stream_dtype, spec.y_dtype, *(tensor.dtype for tensor in (x, f, *given))}
+    present = [tensor for tensor in tensors if tensor is not None]
+    dtypes = {spec.stream_dtype, spec.y_dtype, *(tensor.dtype for tensor in (x, f, *present))}
     scales = tensors.branch_scale, tensors.out_scale, tensors.in_scale
     return (
-        all(tensor.is_contiguous() for tensor in (x, f, *given))
+        all(tensor.is_contiguous() for tensor in (x, f, *present))
         and len(dtypes) == 1
         and all(scale is None for scale in scales)
         and spec.skip_factor == spec.branch_factor == 1

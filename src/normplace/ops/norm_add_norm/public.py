@@ -126,8 +126,12 @@ def norm_add_norm(
         None if in_scale is None else _rows("in_scale", in_scale, x),
         _seed(seed, x) if dropout else None,
     )
-    given = out_weight, out_bias, in_weight, in_bias, branch
-    if key is not None and all_plain(x, f, *given) and all(a is b for a, b in zip(tensors, given, strict=False)):
+    arguments = out_weight, out_bias, in_weight, in_bias, branch
+    if (
+        key is not None
+        and all_plain(x, f, *arguments)
+        and all(a is b for a, b in zip(tensors, arguments, strict=False))
+    ):
         _checked.remember(key, prepare_unobserved(x, f, tensors, spec))
     stream, y = apply(x, f, tensors, spec)
     return stream, stream if in_norm is None else y

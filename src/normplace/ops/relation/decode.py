@@ -56,7 +56,7 @@ def relation_scan_prefill(
     """:func:`relation_scan` of a prompt, and the state for :func:`relation_scan_step`."""
     options = {"norm": norm, "post_norm": post_norm, "eps": eps, "heads": heads, "mean": mean}
     y = relation_scan(a, b, mask=mask, backend=backend, **options)
-    valid_row = torch.ones(b.shape[:2], dtype=torch.bool, device=b.device) if mask is None else mask
+    valid_row = _valid_rows(b, mask)
     sums = keys_so_far(b, valid_row.to(compute_dtype(b.dtype)), RelationSpec(norm, eps=eps, heads=heads))
     return y, ScanState(sums, valid_row.sum(1))
 
@@ -118,11 +118,9 @@ def relation_pairwise_prefill(
     backend: str = "auto",
 ) -> tuple[Tensor, PairState]:
     """:func:`relation_pairwise` of a prompt, and the state for :func:`relation_pairwise_step`."""
-    y = relation_pairwise(
-        a, b, norm=norm, activation=activation, post_norm=post_norm, eps=eps, heads=heads, mask=mask, mean=mean,
-        backend=backend,
-    )  # fmt: skip
-    return y, PairState(b, torch.ones(b.shape[:2], dtype=torch.bool, device=b.device) if mask is None else mask)
+    options = {"norm": norm, "post_norm": post_norm, "eps": eps, "heads": heads, "mean": mean}
+    y = relation_pairwise(a, b, activation=activation, mask=mask, backend=backend, **options)
+    return y, PairState(b, _valid_rows(b, mask))
 
 
 def relation_pairwise_step(
@@ -182,9 +180,14 @@ def _row(a: Tensor, b: Tensor, mask: Tensor | None, spec: RelationSpec) -> tuple
         raise UsageError(f"the mask of a step must have one boolean for each sequence, got {describe(mask)}.")
     a, b = a[:, None], b[:, None]
     check_inputs(a, b, None if mask is None else mask[:, None], spec)
-    valid_row = torch.ones(len(a), dtype=torch.bool, device=a.device) if mask is None else mask
+    valid_row = _valid_rows(a[:, 0], mask)
     a, b = (torch.where(valid_row[:, None, None], x, 0) for x in (a, b))
     return a, b, valid_row
+
+
+def _valid_rows(rows: Tensor, mask: Tensor | None) -> Tensor:
+    """Which rows of a tensor of rows are valid: all without a mask."""
+    return torch.ones(rows.shape[:-1], dtype=torch.bool, device=rows.device) if mask is None else mask
 
 
 def _check_state(rows: Tensor, counts: Tensor, shape: tuple[int, ...], counts_shape: tuple[int, ...]) -> None:

@@ -70,14 +70,14 @@ def _scales(lanes: Access, count: int) -> Callable[..., Any]:
     load, store, fill, add_up, clear = lanes.load, lanes.store, lanes.fill, lanes.add_up, lanes.clear
 
     @compiled
-    def scales(row, top, begin, end, heads, head, a, b, rows, keys, square_a, square_b, weight, eps, found, pairs):
+    def scales(row, top, begin, end, heads, head, a, b, rows, keys, square_a, square_b, weight, eps, factors, pairs):
         """The scales of the norms of a query with a run of keys, negative where masked, and the centred pairs."""
         width = np.float32(a.shape[1])
         for place in range(end - begin):
             t = begin + place
             key = (top + t) * heads + head
             if weight[t] == _ZERO:
-                found[place] = _SKIPPED
+                factors[place] = _SKIPPED
                 continue
             square = fill(_ZERO)
             for column in range(0, a.shape[1], count):
@@ -95,7 +95,7 @@ def _scales(lanes: Access, count: int) -> Callable[..., Any]:
                     square = square + pair * pair
                     store(pairs, place, column, pair)
                 variance = add_up(a, 0, square) / width
-            found[place] = _ONE / np.float32(math.sqrt(variance + eps))
+            factors[place] = _ONE / np.float32(math.sqrt(variance + eps))
 
     return scales
 
@@ -105,7 +105,7 @@ def _relate(lanes: Access, count: int, scales: Callable[..., Any]) -> Callable[.
 
     @compiled
     def relate(base, first, last, heads, a, b, rows, keys, square_a, square_b, weight, y, causal, eps):
-        found, pairs = np.empty(RUN, np.float32), np.empty((RUN, a.shape[1]), np.float32)
+        factors, pairs = np.empty(RUN, np.float32), np.empty((RUN, a.shape[1]), np.float32)
         for i in range(first, last):
             if weight[i] == _ZERO:
                 continue
@@ -115,14 +115,14 @@ def _relate(lanes: Access, count: int, scales: Callable[..., Any]) -> Callable[.
                 for begin in range(0, limit, RUN):
                     end = min(begin + RUN, limit)
                     scales(
-                        row, base, begin, end, heads, head, a, b, rows, keys, square_a, square_b, weight, eps, found,
+                        row, base, begin, end, heads, head, a, b, rows, keys, square_a, square_b, weight, eps, factors,
                         pairs,
                     )  # fmt: skip
                     for column in range(0, a.shape[1], count):
                         total = fill(_ZERO)
                         for place in range(end - begin):
-                            if not found[place] < _ZERO:  # nan too
-                                total = total + power_of_two32(load(pairs, place, column) * (found[place] * _LOG2E))
+                            if not factors[place] < _ZERO:  # nan too
+                                total = total + power_of_two32(load(pairs, place, column) * (factors[place] * _LOG2E))
                         store(y, row, column, load(y, row, column) + total)
                 for column in range(0, a.shape[1], count):
                     store(y, row, column, load(y, row, column) * weight[i])
@@ -135,8 +135,8 @@ def _gradients(lanes: Access, count: int, scales: Callable[..., Any]) -> Callabl
 
     @compiled
     def gradients(base, first, last, heads, grad, a, b, rows, keys, square_a, square_b, weight, da, db, causal, eps):
-        found, pairs = np.empty(RUN, np.float32), np.empty((RUN, a.shape[1]), np.float32)
-        slopes, through = np.empty_like(pairs), np.empty_like(found)
+        factors, pairs = np.empty(RUN, np.float32), np.empty((RUN, a.shape[1]), np.float32)
+        slopes, through = np.empty_like(pairs), np.empty_like(factors)
         width = np.float32(a.shape[1])
         for i in range(first, last):
             if weight[i] == _ZERO:
@@ -147,11 +147,11 @@ def _gradients(lanes: Access, count: int, scales: Callable[..., Any]) -> Callabl
                 for begin in range(0, limit, RUN):
                     end = min(begin + RUN, limit)
                     scales(
-                        row, base, begin, end, heads, head, a, b, rows, keys, square_a, square_b, weight, eps, found,
+                        row, base, begin, end, heads, head, a, b, rows, keys, square_a, square_b, weight, eps, factors,
                         pairs,
                     )  # fmt: skip
                     for place in range(end - begin):
-                        scale, total = found[place], fill(_ZERO)
+                        scale, total = factors[place], fill(_ZERO)
                         if scale < _ZERO:
                             continue
                         for column in range(0, a.shape[1], count):
@@ -164,7 +164,7 @@ def _gradients(lanes: Access, count: int, scales: Callable[..., Any]) -> Callabl
                     for column in range(0, a.shape[1], count):
                         total = fill(_ZERO)
                         for place in range(end - begin):
-                            if found[place] < _ZERO:
+                            if factors[place] < _ZERO:
                                 continue
                             key = (begin + place) * heads + head
                             dx = load(slopes, place, column) - load(pairs, place, column) * through[place]

@@ -96,6 +96,6 @@ def backward(grad: Tensor, a: Tensor, b: Tensor, weight: Tensor, spec: RelationS
 
     pairs.run(task)
     # The gradient through the mean of each pair.
-    found = (torch.from_numpy(x).view(batch, length, heads, width) for x in (da, db.sum(1)))
-    da, db = (x.sub_(x.mean(-1, keepdim=True)).view(a.shape) for x in found)
+    gradients = (torch.from_numpy(x).view(batch, length, heads, width) for x in (da, db.sum(1)))
+    da, db = (x.sub_(x.mean(-1, keepdim=True)).view(a.shape) for x in gradients)
     return da, db

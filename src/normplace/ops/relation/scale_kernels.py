@@ -93,9 +93,9 @@ def _tile():
 
 
 @triton.jit
-def _store_scales(scale, found, pair, local, i, j, T, stride):
+def _store_scales(scale, values, pair, local, i, j, T, stride):
     """Store the scales of a tile of pairs."""
-    tl.store(scale + (local * T + i.to(tl.int64)[:, None]) * stride + j[None, :], found, mask=pair)
+    tl.store(scale + (local * T + i.to(tl.int64)[:, None]) * stride + j[None, :], values, mask=pair)
 
 
 @triton.jit(do_not_specialize=["first"])
@@ -126,8 +126,8 @@ def quick_scales(
         means = width * centre_a * centre_a + width * centre_b * centre_b
         wrong = pair & ((total <= NEAR * lengths) | (means > lengths))
         tl.store(left + _tile(), tl.max(tl.max(wrong.to(tl.float32), 1), 0))
-        found = GAIN * tl.rsqrt(tl.maximum(total / width + eps, 1e-38))
-        _store_scales(scale, found, pair, local, i, j, T, stride)
+        values = GAIN * tl.rsqrt(tl.maximum(total / width + eps, 1e-38))
+        _store_scales(scale, values, pair, local, i, j, T, stride)
 
 
 @triton.jit(do_not_specialize=["first"])
@@ -181,8 +181,8 @@ def pair_scales(
             total = tl.where(near, exact, total)
         variance = total / width + eps
         known = (total if FLAT else variance) > 0.0
-        found = tl.where(known, GAIN / tl.sqrt_rn(tl.where(known, variance, 1.0)), 0.0)
-        _store_scales(scale, found, pair, local, i, j, T, stride)
+        values = tl.where(known, GAIN / tl.sqrt_rn(tl.where(known, variance, 1.0)), 0.0)
+        _store_scales(scale, values, pair, local, i, j, T, stride)
 
 
 @triton.jit

@@ -60,8 +60,8 @@ def _from_configuration(model: nn.Module) -> nn.Module | None:
     built = type(model)(copy.deepcopy(model.config))
     if _structure(built) != _structure(model):
         return None
-    for (_, parameter), (_, given) in zip(built.named_parameters(), model.named_parameters(), strict=True):
-        parameter.data = parameter.data.to(given.dtype)
+    for (_, parameter), (_, loaded) in zip(built.named_parameters(), model.named_parameters(), strict=True):
+        parameter.data = parameter.data.to(loaded.dtype)
     return built
 
 

@@ -6,11 +6,11 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
 from torch import nn
 
 from normplace._shared.fields import check_types
 from normplace._shared.references import importable_reference
+from normplace._shared.seeding import seeded
 from normplace.errors import expect_choice, expect_ranges
 from normplace.lab.compare.statistics import Better
 from normplace.lab.compare.task import Task, task_reference
@@ -100,8 +100,7 @@ class GraphTask(Task):
             inputs: Number of features of a node.
             outputs: Number of outputs of a node or graph.
         """
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed):
             return self.make_model(inputs, outputs)
 
     def describe(self) -> dict[str, Any]:

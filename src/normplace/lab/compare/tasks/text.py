@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from normplace._shared.seeding import seeded
 from normplace.analysis.loading.models import build_model, read_config
 from normplace.errors import UsageError, expect_choice, expect_ranges
 from normplace.lab.compare.start_folder import from_start_folder
@@ -148,8 +149,7 @@ class TextTask(Task):
             return Transformer(network, generator=torch.Generator().manual_seed(seed))
         from transformers import AutoModelForCausalLM
 
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed):
             return build_model(self.hf_path, self.hf_config, AutoModelForCausalLM.from_config)
 
     def _batches(self, seed: int) -> Iterator[Tensor]:

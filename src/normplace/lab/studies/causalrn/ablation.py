@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from normplace.errors import expect_choice
@@ -74,7 +73,7 @@ def network_for(trial: AblationTrial, task: FixedCopy) -> CausalRN:
 
 def run(trial: AblationTrial) -> Outcome:
     """Train and test on new strings."""
-    return copy_outcome(trial, partial(network_for, trial))
+    return copy_outcome(trial, network_for)
 
 
 def label(trial: AblationTrial) -> str:

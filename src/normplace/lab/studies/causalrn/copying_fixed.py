@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from normplace.errors import expect_choice
@@ -79,7 +78,7 @@ def network_for(trial: FixedTrial, task: FixedCopy) -> SequenceModel:
 
 def run(trial: FixedTrial) -> Outcome:
     """Train and test on new strings."""
-    return copy_outcome(trial, partial(network_for, trial))
+    return copy_outcome(trial, network_for)
 
 
 PART = Part(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 from normplace.errors import expect_choice
@@ -96,7 +95,7 @@ def network_for(trial: ExpansionTrial, task: FixedCopy) -> SequenceModel:
 
 def run(trial: ExpansionTrial) -> Outcome:
     """Train and test on new strings."""
-    return published_outcome(trial, partial(network_for, trial))
+    return published_outcome(trial, network_for)
 
 
 PART = Part(

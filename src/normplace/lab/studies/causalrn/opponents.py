@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 from normplace.errors import expect_choice
@@ -132,7 +131,7 @@ def network_for(trial: OpponentTrial, task: FixedCopy) -> SequenceModel:
 
 def run(trial: OpponentTrial) -> Outcome:
     """Train and test on new strings."""
-    return published_outcome(trial, partial(network_for, trial))
+    return published_outcome(trial, network_for)
 
 
 PART = Part(

@@ -21,6 +21,7 @@ import torch
 
 from normplace._shared.device import pick_device
 from normplace._shared.output import write_atomic
+from normplace._shared.seeding import seeded
 from normplace.errors import UsageError, expect_choice, expect_ranges
 from normplace.lab.studies.causalrn.language import matched_network
 from normplace.lab.studies.causalrn.networks import NETWORKS, TITLES
@@ -125,8 +126,7 @@ def plan(scale: str) -> Iterator[PretrainingTrial]:
 
 def build(trial: PretrainingTrial) -> SequenceModel:
     """The network with the initial weights of the trial's seed, on its device."""
-    with torch.random.fork_rng(list(range(torch.cuda.device_count()))):
-        torch.manual_seed(trial.seed)
+    with seeded(trial.seed, gpus=True):
         shape = {"heads": trial.heads, "context": trial.context}
         model = matched_network(trial.network, trial.vocab, trial.dim, trial.depth, **shape)
     return model.to(pick_device(trial.device))

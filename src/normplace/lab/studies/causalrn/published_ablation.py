@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 from normplace.errors import UsageError, expect_choice
@@ -115,7 +114,7 @@ def network_for(trial: PublishedAblationTrial, task: FixedCopy) -> SequenceModel
 
 def run(trial: PublishedAblationTrial) -> Outcome:
     """Train and test on new strings."""
-    return published_outcome(trial, partial(network_for, trial))
+    return published_outcome(trial, network_for)
 
 
 def label(trial: PublishedAblationTrial) -> str:

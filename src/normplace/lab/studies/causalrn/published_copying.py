@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 
 from normplace.errors import expect_choice
 from normplace.lab.studies.causalrn.copying_fixed import MAIN
@@ -66,7 +65,7 @@ def network_for(trial: PublishedCopyTrial, task: FixedCopy) -> SequenceModel:
 
 def run(trial: PublishedCopyTrial) -> Outcome:
     """Train and test on new strings."""
-    return published_outcome(trial, partial(network_for, trial))
+    return published_outcome(trial, network_for)
 
 
 PART = Part(

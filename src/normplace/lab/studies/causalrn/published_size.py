@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from normplace._shared.device import pick_device
 from normplace.errors import expect_ranges
@@ -61,11 +61,12 @@ class PublishedTrial(CopyingTrial):
         expect_ranges(self, "budget", least=self.every)
 
 
+Published = TypeVar("Published", bound=PublishedTrial)
 TIMES = ("seconds_to_copy", "step_seconds")
 """Metrics that are times."""
 
 
-def published_outcome(trial: PublishedTrial, build: Callable[[FixedCopy], SequenceModel]) -> Outcome:
+def published_outcome(trial: Published, build: Callable[[Published, FixedCopy], SequenceModel]) -> Outcome:
     """Train the network that ``build`` returns; record its accuracy along the training.
 
     Times are recorded on a GPU only, so that a trial on a CPU is reproducible to the last bit.

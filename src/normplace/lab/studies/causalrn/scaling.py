@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from normplace._shared.seeding import seeded
 from normplace.errors import expect_choice, expect_ranges
 from normplace.lab.studies.causalrn.networks import TITLES, mixer_of
 from normplace.lab.trials.cost import elements_read, peak_bytes
@@ -52,8 +53,7 @@ def plan(scale: str) -> Iterator[ScalingTrial]:
 
 def run(trial: ScalingTrial) -> Outcome:
     """Count elements read by a forward pass, peak memory of a training step, and size of the decoding state."""
-    with torch.random.fork_rng():
-        torch.manual_seed(trial.seed)
+    with seeded(trial.seed, gpus=True):
         model = SequenceModel(VOCAB, trial.dim, trial.depth, mixer=mixer_of(trial.form), positions="sinusoidal")
     generator = torch.Generator().manual_seed(trial.seed)
     tokens = torch.randint(VOCAB, (1, trial.length), generator=generator)

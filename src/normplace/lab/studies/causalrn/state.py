@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar
 
 import torch
@@ -85,7 +84,7 @@ def network_for(trial: StateTrial, task: FixedCopy) -> SequenceModel:
 
 def run(trial: StateTrial) -> Outcome:
     """Train and test on new strings."""
-    return copy_outcome(trial, partial(network_for, trial))
+    return copy_outcome(trial, network_for)
 
 
 PART = Part(

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from normplace._shared.device import pick_device
+from normplace._shared.seeding import seeded
 from normplace.errors import expect_ranges
 from normplace.lab.tasks.sequences import AnswerAccuracy, Batch, FixedCopy
-from normplace.lab.train.sequence import (
-    EVALUATION_BATCH,
-    LossHistory,
-    SequenceTraining,
-    fit_sequence,
-    predict_tokens,
-)
+from normplace.lab.train.sequence import EVALUATION_BATCH, LossHistory, SequenceTraining, fit_sequence, predict_tokens
 from normplace.lab.trials.study import Outcome
 from normplace.models.sequence import SequenceModel, count_parameters
 
@@ -73,8 +68,7 @@ class TrainedTrial:
 
     def initialize(self, build: Callable[[], SequenceModel]) -> SequenceModel:
         """Build a network with the initial weights of the seed, on the trial's device; the global RNG is restored."""
-        with torch.random.fork_rng(list(range(torch.cuda.device_count()))):
-            torch.manual_seed(self.seed)
+        with seeded(self.seed, gpus=True):
             return build().to(pick_device(self.device))
 
     def accuracies(
@@ -112,6 +106,9 @@ class CopyingTrial(TrainedTrial):
     def __post_init__(self) -> None:
         super().__post_init__()
         expect_ranges(self, "length", "letters", "every", least=1)
+
+
+Copying = TypeVar("Copying", bound=CopyingTrial)
 
 
 @dataclass
@@ -153,14 +150,14 @@ class CopyRun:
         }
 
 
-def train_to_copy(trial: CopyingTrial, build: Callable[[FixedCopy], SequenceModel]) -> CopyRun:
+def train_to_copy(trial: Copying, build: Callable[[Copying, FixedCopy], SequenceModel]) -> CopyRun:
     """Train the network that ``build`` returns on fixed-length copying and test it.
 
     Training, evaluation and test strings are all drawn independently.
     """
     device = pick_device(trial.device)
     task = FixedCopy(trial.length, trial.letters)
-    model = trial.initialize(lambda: build(task))
+    model = trial.initialize(lambda: build(trial, task))
     train, evaluation, test = (torch.Generator(device).manual_seed(3 * trial.seed + n) for n in range(3))
     history: dict[str, list[float]] = {"string": [], "character": []}
 
@@ -177,7 +174,7 @@ def train_to_copy(trial: CopyingTrial, build: Callable[[FixedCopy], SequenceMode
     return CopyRun(task, model, losses, history, evaluate(test), test)
 
 
-def copy_outcome(trial: CopyingTrial, build: Callable[[FixedCopy], SequenceModel]) -> Outcome:
+def copy_outcome(trial: Copying, build: Callable[[Copying, FixedCopy], SequenceModel]) -> Outcome:
     """Train the network that ``build`` returns, and test it under teacher forcing and by greedy decoding."""
     run = train_to_copy(trial, build)
     return Outcome(run.metrics | (run.decoded(trial.decoded) if trial.decoded else {}), run.series)

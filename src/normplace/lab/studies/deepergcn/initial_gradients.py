@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch.nn import functional as F
 
 from normplace._shared.device import pick_device
+from normplace._shared.seeding import seeded
 from normplace.errors import expect_choice, expect_ranges
 from normplace.lab.studies.deepergcn.depth import GRID, ORDERS
 from normplace.lab.studies.deepergcn.networks import check_aggregation, conv_factory, convolution_weights
@@ -89,8 +89,7 @@ def run(trial: GradientTrial) -> Outcome:
     """The norm of the gradient of every convolution's weights, and log10 of the first over the last layers' norms."""
     device = pick_device(trial.device)
     graph, split = load(trial.node_trial())
-    with torch.random.fork_rng([]):
-        torch.manual_seed(trial.seed)
+    with seeded(trial.seed):
         inputs, outputs = graph.x.shape[1], graph.num_classes
         convolution = conv_factory(trial.aggregation)
         net = GraphStack.named(trial.order, convolution, inputs, trial.dim, outputs, trial.depth, norm=trial.norm)

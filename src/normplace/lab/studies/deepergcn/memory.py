@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from normplace._shared.device import pick_device
+from normplace._shared.seeding import seeded
 from normplace.errors import expect_choice, expect_ranges
 from normplace.lab.studies.deepergcn.networks import conv_factory
 from normplace.lab.tasks.graphs.grid_mines import grid_mines
@@ -63,8 +64,7 @@ def run(trial: MemoryTrial) -> Outcome:
     """Measure the peak memory of one step, without parameters and gradients."""
     device = pick_device(trial.device)
     graph = grid_mines(torch.Generator().manual_seed(trial.seed), trial.side)
-    with torch.random.fork_rng(list(range(torch.cuda.device_count()))):
-        torch.manual_seed(trial.seed)
+    with seeded(trial.seed, gpus=True):
         model = GraphStack.named(
             "res+",
             conv_factory("softmax learned"),

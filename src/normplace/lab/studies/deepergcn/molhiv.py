@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normplace._shared.device import pick_device
+from normplace._shared.modules import count_parameters
+from normplace._shared.seeding import seeded
 from normplace.errors import expect_choice, expect_ranges
 from normplace.lab.studies.deepergcn.networks import AGGREGATIONS, conv_factory, learned_scalars
 from normplace.lab.tasks.data_files import unavailable_reason
@@ -175,8 +177,7 @@ def run(trial: MolhivTrial) -> Outcome:
     """Train; the test score is that of the epoch with the best validation score."""
     device = pick_device(trial.device)
     data = load_molhiv(trial.path).to(device)
-    with torch.random.fork_rng(list(range(torch.cuda.device_count()))):
-        torch.manual_seed(trial.seed)
+    with seeded(trial.seed, gpus=True):
         model = build(trial, aggregation=trial.aggregation, virtual_node=trial.virtual_node).to(device)
         scores = list(_train(model, trial, data))
     best = max(range(len(scores)), key=lambda epoch: scores[epoch][0])
@@ -186,7 +187,7 @@ def run(trial: MolhivTrial) -> Outcome:
             "test": scores[best][1],
             "val": scores[best][0],
             "best_epoch": float(1 + best),
-            "parameters": float(sum(p.numel() for p in model.parameters())),
+            "parameters": float(count_parameters(model)),
             **({"t_low": min(temperature), "t_high": max(temperature)} if temperature else {}),
         },
         series={

@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from normplace._shared.device import pick_device
+from normplace._shared.modules import count_parameters
+from normplace._shared.seeding import seeded
 from normplace.errors import expect_choice
 from normplace.lab.studies.deepergcn.molhiv import MoleculeTrial, build
 from normplace.lab.studies.deepergcn.molhiv_batches import (
@@ -94,8 +96,7 @@ def networks(trials: Sequence[OfficialTrial]) -> MoleculeNetworks:
     """The networks of the trials, with initial weights that depend on the seed alone."""
     models = []
     for trial in trials:
-        with torch.random.fork_rng([]):
-            torch.manual_seed(trial.seed)
+        with seeded(trial.seed):
             models.append(build(trial, scale=POSTDEG if trial.scale == "degree" else None))
     return MoleculeNetworks(models, trials[0].dropout, [trial.scale == "degree" for trial in trials])
 
@@ -117,7 +118,7 @@ class Training:
         self.rooms = rooms(data, self.trial.batch_size)
         self.generators = [torch.Generator().manual_seed(trial.seed) for trial in trials]
         self.model = networks(trials).to(device)
-        self.parameters = sum(p.numel() for p in self.model.parameters()) // len(trials)
+        self.parameters = count_parameters(self.model) // len(trials)
         self.atom_table = multi_hot(self.data)
         on_gpu = device.type == "cuda"
         if on_gpu:

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from normplace._shared.device import pick_device
+from normplace._shared.seeding import seeded
 from normplace.analysis.smoothing import smoothing
 from normplace.errors import expect_choice, expect_ranges
 from normplace.lab.studies.deepergcn.networks import check_aggregation, conv_factory, learned_scalars
@@ -116,8 +117,7 @@ def run(trial: NodeTrial) -> Outcome:
     """Train; the test score is that of the evaluation with the best validation score."""
     device = pick_device(trial.device)
     graph, split = load(trial)
-    with torch.random.fork_rng(list(range(torch.cuda.device_count()))):
-        torch.manual_seed(trial.seed)
+    with seeded(trial.seed, gpus=True):
         model = build(trial, graph).to(device)
         evaluations = list(_train(model, trial, graph, split, device))
     _, best_val, best_test, _ = max(evaluations, key=lambda row: row[1])

@@ -22,6 +22,7 @@ from torch.nn import functional as F
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from normplace._shared.device import pick_device
+from normplace._shared.seeding import seeded
 from normplace.analysis.smoothing import Smoothing, smoothing
 from normplace.errors import UsageError, expect_choice, expect_ranges
 from normplace.lab.studies.deepergcn.device_scores import DeviceScores
@@ -148,8 +149,7 @@ def _run_seeds(
 
 def _build(trial: SeedsTrial, graph: LabelledGraph) -> GraphStack:
     """The network with initial weights that depend on the seed alone."""
-    with torch.random.fork_rng([]):
-        torch.manual_seed(trial.seed)
+    with seeded(trial.seed):
         return build(trial, graph, **({"growth": trial.growth} if trial.order == "dense" else {}))
 
 

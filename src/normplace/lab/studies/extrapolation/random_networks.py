@@ -8,6 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from normplace._shared.seeding import seeded
+
 INPUTS, WIDTH = 4, 8
 NORMS: tuple[Callable[[], nn.Module], ...] = (
     lambda: nn.LayerNorm(WIDTH),
@@ -49,8 +51,7 @@ def random_network(seed: int) -> nn.Module:
         seed: Random seed of structure and weights.
     """
     source = random.Random(seed)
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
+    with seeded(seed, gpus=True):
         layers = [RandomLayer(source, INPUTS)]
         layers += [RandomLayer(source, WIDTH) for _ in range(source.randrange(4))]
         return nn.Sequential(*layers, nn.Linear(WIDTH, 1)).double().eval()

@@ -134,21 +134,20 @@ class MeanField:
     Args:
         config: Of a network with SwiGLU, rotary positions and norms that divide by the RMS or standard deviation.
         entropy: Of the tokens, in bits.
-        tokens: Length of the sequence.
         seed: Of the sequence and the attention weights.
     """
 
-    def __init__(self, config: TransformerConfig, entropy: float, tokens: int = TOKENS, seed: int = 0) -> None:
-        self.config, self.tokens = config, tokens
+    def __init__(self, config: TransformerConfig, entropy: float, seed: int) -> None:
+        self.config = config
         self.init = config.weight_init()
         self.generator = torch.Generator().manual_seed(seed)
         norm = build_norm(config.norm, config.dim, **({} if config.eps is None else {"eps": config.eps}))
         self.eps = float(norm.eps)  # pyright: ignore[reportArgumentType]
         frequencies = torch.from_numpy(zipf(entropy, config.vocab_size))
-        drawn = torch.multinomial(frequencies, tokens + 1, replacement=True, generator=self.generator)
+        drawn = torch.multinomial(frequencies, TOKENS + 1, replacement=True, generator=self.generator)
         self.inputs, self.targets = drawn[:-1], drawn[1:]
         self.hidden = config.mlp.hidden or 8 * math.ceil(config.dim / 3)
-        self.causal = torch.ones(tokens, tokens, dtype=torch.bool).tril()
+        self.causal = torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril()
 
     def run(self) -> Prediction:
         """The stream forward, then the gradients backward."""
@@ -218,10 +217,10 @@ class MeanField:
 
     def attention_weights(self, kernel: Tensor, width: int) -> Tensor:
         """Sampled attention weights, heads × tokens × tokens, for queries and keys of this kernel."""
-        jitter = JITTER * kernel.diagonal().mean() * torch.eye(self.tokens, dtype=kernel.dtype)
+        jitter = JITTER * kernel.diagonal().mean() * torch.eye(TOKENS, dtype=kernel.dtype)
         root = torch.linalg.cholesky(kernel + jitter)
-        table = Rotary(self.config.positions.theta).table(0, self.tokens, width, dtype=kernel.dtype)
-        shape = (2, HEADS, self.tokens, width)
+        table = Rotary(self.config.positions.theta).table(0, TOKENS, width, dtype=kernel.dtype)
+        shape = (2, HEADS, TOKENS, width)
         drawn = torch.randn(shape, generator=self.generator, dtype=kernel.dtype)
         queries, keys = rotate(root @ drawn, table)
         scores = queries @ keys.mT / math.sqrt(width)
@@ -252,10 +251,10 @@ class MeanField:
         """The kernel of the loss gradient before the head, for sampled logits."""
         dim, size = self.config.dim, self.config.vocab_size
         variance = self.config.std**2 if self.config.head.tied else self.init.of(dim, size) ** 2
-        jitter = JITTER * kernel.diagonal().mean() * torch.eye(self.tokens, dtype=kernel.dtype)
+        jitter = JITTER * kernel.diagonal().mean() * torch.eye(TOKENS, dtype=kernel.dtype)
         root = torch.linalg.cholesky(dim * variance * (kernel + jitter))
-        logits = root @ torch.randn(self.tokens, size, generator=self.generator, dtype=kernel.dtype)
-        errors = (logits.softmax(-1) - torch.nn.functional.one_hot(self.targets, size)) / self.tokens
+        logits = root @ torch.randn(TOKENS, size, generator=self.generator, dtype=kernel.dtype)
+        errors = (logits.softmax(-1) - torch.nn.functional.one_hot(self.targets, size)) / TOKENS
         return variance * (errors @ errors.mT)
 
 
@@ -279,4 +278,4 @@ def predict(config: TransformerConfig, entropy: float, seed: int = 0) -> Predict
         entropy: Entropy of its tokens, in bits.
         seed: Of the sequence and the attention weights.
     """
-    return MeanField(config, entropy, seed=seed).run()
+    return MeanField(config, entropy, seed).run()

@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Any
@@ -22,6 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from normplace._shared.device import pick_device
+from normplace.analysis.recording.passes import uncompiled_calls
 from normplace.analysis.signal_probe.probe import Probe
 from normplace.errors import expect_choice, expect_ranges
 from normplace.lab.studies.periln.pretraining_signals import headline_numbers, measure_signals, series_of
@@ -248,7 +248,7 @@ def run(trial: PretrainingTrial, pause: Pause | None = None) -> Outcome:
         return F.cross_entropy(logits.float().flatten(0, 1), sequences[:, 1:].flatten())
 
     def measure(taken: int) -> dict[str, Any]:
-        with eagerly(device):
+        with uncompiled_calls():  # the probe would compile every layer once more
             return measure_signals(probe.measure(model, sequences[:, :-1], loss, optimizer), model)
 
     history = take_steps(
@@ -261,14 +261,9 @@ def run(trial: PretrainingTrial, pause: Pause | None = None) -> Outcome:
         measure_at={round(share * trial.steps) for share in MOMENTS},
         pause=pause,
     )
-    with eagerly(device):
+    with uncompiled_calls():
         choosing, test = (held_out_loss(model, part, trial) / math.log(2) for part in (exam[::2], exam[1::2]))
     return outcome(trial, text, history, choosing, test)
-
-
-def eagerly(device: torch.device) -> Any:
-    """A context without compiled code: evaluation would compile every layer once more."""
-    return torch.compiler.set_stance("force_eager") if device.type == "cuda" else nullcontext()
 
 
 def outcome(

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from normplace._shared.device import pick_device
+from normplace._shared.modules import count_parameters
 from normplace.analysis.signal_probe.probe import Probe
 from normplace.analysis.signal_probe.results import Depth, Signals
 from normplace.errors import UsageError
@@ -195,7 +196,7 @@ def train_and_measure(trial: TrainingTrial, model: Transformer) -> Outcome:
         "choosing_bits": choosing,
         "diverged": float(diverged(bits, test)),
         "stuck": float(test > frequency_bits(text.train, exam.targets.tensor_split(2)[1]) - STUCK_MARGIN),
-        "parameters": float(sum(parameter.numel() for parameter in model.parameters())),
+        "parameters": float(count_parameters(model)),
         "digest": float(int(text.digest[:12], 16)),
     }
     series: dict[str, Sequence[float]] = {

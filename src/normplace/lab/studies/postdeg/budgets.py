@@ -11,16 +11,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+import torch
+
+from normplace._shared.seeding import seeded
 from normplace.errors import expect_choice, expect_ranges
 from normplace.lab.studies.postdeg.networks import missing_package
 from normplace.lab.studies.postdeg.topologies import LEARNED, build_policy
 from normplace.lab.trials.study import Outcome, Part
+from normplace.models.policy import Policy
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from normplace.lab.tasks.selection import Graph
-    from normplace.models.policy import Policy
 
 METHODS = ("degree-input", "degree-postdeg", *(name for name in LEARNED if not name.startswith("degree-")))
 """Those of the claims come first."""
@@ -118,15 +120,11 @@ def run_together(trials: Sequence[BudgetTrial]) -> list[Outcome]:
 
 def train(trial: BudgetTrial) -> Policy:
     """The trained policy of a trial; it does not depend on the share of the test."""
-    import numpy as np
-    import torch
-
     from normplace.lab.tasks.selection.rewards import InfluenceReward
     from normplace.lab.train.reinforce import train_policy
 
     graphs = heavy_tailed(trial.train_graphs, trial.nodes, np.random.default_rng([trial.seed, 0]))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(trial.seed)
+    with seeded(trial.seed):
         policy = build_policy(trial.method)
     generator = torch.Generator().manual_seed(trial.seed)
     reward = InfluenceReward(trial.train_share, simulations=8)
@@ -136,8 +134,6 @@ def train(trial: BudgetTrial) -> Policy:
 
 def test(trial: BudgetTrial, policy: Policy) -> Outcome:
     """The mean share of the nodes that the seeds of a policy and of classical methods reach on unseen graphs."""
-    import numpy as np
-
     from normplace.lab.tasks.selection import classical_order, ranking, spread
     from normplace.lab.tasks.selection.rewards import InfluenceReward
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from normplace.errors import expect_choice, expect_ranges
 from normplace.lab.studies.postdeg.networks import missing_selection, missing_solver, reward_of, task_score
 from normplace.lab.tasks.selection_names import TASKS, methods_of
@@ -51,8 +53,6 @@ def why_unavailable(trial: ClassicalTrial) -> str | None:
 
 def run(trial: ClassicalTrial) -> Outcome:
     """Order the nodes of each test graph and measure the order as the policies' orders are measured."""
-    import numpy as np
-
     from normplace.lab.tasks.selection import classical_order, mixed_graphs
 
     reward = reward_of(trial.task, simulations=400)

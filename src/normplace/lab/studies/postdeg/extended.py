@@ -10,22 +10,24 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from normplace._shared.seeding import seeded
 from normplace.errors import expect_choice, expect_ranges
 from normplace.lab.studies.postdeg.networks import missing_package, reward_of, task_score
 from normplace.lab.studies.postdeg.selection import TASKS
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.convolutions import CONVOLUTIONS, convolution
-from normplace.models.policy import FEATURES
+from normplace.models.policy import FEATURES, Policy
 from normplace.models.topology import TOPOLOGIES
 from normplace.norms import LayerNorm
 from normplace.placement.scale import Scale
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from normplace.lab.tasks.selection import Graph
-    from normplace.models.policy import Policy
+    from normplace.lab.tasks.selection.rewards import Selection
 
 SLOT = {"post": "stream", "pre": "input", "peri": "output"}
 """Slot of the norm that the scale follows, by placement."""
@@ -130,13 +132,8 @@ def why_unavailable(trial: ExtendedTrial) -> str | None:
 
 def build(trial: ExtendedTrial) -> Policy:
     """The untrained policy of a trial: three blocks of width 32."""
-    import torch
-
-    from normplace.models.policy import Policy
-
     scale = Scale(trial.source, trial.power, "after", SLOT[trial.placement]) if trial.source else None
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(trial.seed)
+    with seeded(trial.seed):
         policy = Policy(
             convolution(trial.convolution), 32, 3, features=trial.features, placement=trial.placement, scale=scale
         )
@@ -146,22 +143,31 @@ def build(trial: ExtendedTrial) -> Policy:
     return policy
 
 
+def trained(trial: ExtendedTrial, graphs: list[Graph], reward: Selection, steps: int) -> Policy:
+    """The policy of a trial after its training, in float64.
+
+    Args:
+        trial: The trial; its seed is also that of the training.
+        graphs: Training graphs.
+        reward: Reward of an order of nodes.
+        steps: Number of training steps.
+    """
+    from normplace.lab.train.reinforce import train_policy
+
+    policy = build(trial)
+    train_policy(policy, graphs, reward, steps=steps, generator=torch.Generator().manual_seed(trial.seed))
+    return policy.double()
+
+
 def run(trial: ExtendedTrial) -> Outcome:
     """Train on small graphs, rank the nodes of larger ones, and probe the input of the head for the degree."""
-    import numpy as np
-    import torch
-
     from normplace.lab.tasks.selection import mixed_graphs, ranking
     from normplace.lab.tasks.selection.rewards import REWARDS
-    from normplace.lab.train.reinforce import train_policy
 
     train_graphs = mixed_graphs(trial.train_graphs, 30, 80, np.random.default_rng([trial.seed, 0]))
     test_graphs = mixed_graphs(trial.test_graphs, 100, 200, np.random.default_rng([trial.seed, 1]))
-    policy = build(trial)
-    generator = torch.Generator().manual_seed(trial.seed)
-    train_policy(policy, train_graphs, REWARDS[trial.task], steps=trial.steps, generator=generator)
+    policy = trained(trial, train_graphs, REWARDS[trial.task], trial.steps)
     measure = reward_of(trial.task, simulations=400)
-    policy = policy.double()
     values = [
         float(measure.rewards(graph, ranking(graph, policy.score(graph, trial.seed))[None], seed=number)[0])
         for number, graph in enumerate(test_graphs)
@@ -185,9 +191,6 @@ def degree_at_head(policy: Policy, graphs: list[Graph], seed: int) -> float:
         graphs: The graphs.
         seed: Of random features.
     """
-    import numpy as np
-    import torch
-
     inputs: list[torch.Tensor] = []
     handle = policy.stack.head.register_forward_pre_hook(lambda module, arguments: inputs.append(arguments[0]))
     with torch.no_grad():
@@ -210,8 +213,6 @@ def degree_at_head(policy: Policy, graphs: list[Graph], seed: int) -> float:
 
 def ranks(values: NDArray[Any]) -> NDArray[np.float64]:
     """Ranks from 0 to 1; ties have their mean rank."""
-    import numpy as np
-
     ordered = np.sort(values)
     return (np.searchsorted(ordered, values) + np.searchsorted(ordered, values, "right")) / (2 * len(values))
 

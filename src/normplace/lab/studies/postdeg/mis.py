@@ -12,15 +12,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from normplace.errors import expect_choice, expect_ranges
 from normplace.lab.studies.postdeg import extended
 from normplace.lab.studies.postdeg.extended import ExtendedTrial
 from normplace.lab.studies.postdeg.networks import missing_package, missing_solver
 from normplace.lab.trials.study import Outcome, Part
+from normplace.models.policy import Policy
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from normplace.lab.tasks.selection import Graph
 
 TASK = "independent-set"
@@ -140,8 +141,6 @@ def draw(family: Family, count: int, generator: np.random.Generator) -> list[Gra
 
 def run(trial: MisTrial) -> Outcome:
     """The mean size of the sets, and their share of the nodes."""
-    import numpy as np
-
     from normplace.lab.tasks.selection import classical_order, kamis_set, ranking
     from normplace.lab.tasks.selection.rewards import IndependentSetReward
 
@@ -161,21 +160,15 @@ def run(trial: MisTrial) -> Outcome:
     return Outcome(metrics={"size": float(np.mean(sizes)), "share": float(np.mean(shares))})
 
 
-def _trained(trial: MisTrial) -> Any:
+def _trained(trial: MisTrial) -> Policy:
     """The trained policy, in float64."""
-    import numpy as np
-    import torch
-
     from normplace.lab.tasks.selection.rewards import IndependentSetReward
-    from normplace.lab.train.reinforce import train_policy
 
     graphs = draw(SMALLER[trial.family], trial.train_graphs, np.random.default_rng([trial.seed, 0]))
     features = "degree" if trial.method.startswith("degree") else "constant"
     source = "degree" if trial.method.endswith("postdeg") else ""
-    policy = extended.build(ExtendedTrial(TASK, trial.seed, features=features, source=source))
-    generator = torch.Generator().manual_seed(trial.seed)
-    train_policy(policy, graphs, IndependentSetReward(), steps=trial.steps, generator=generator)
-    return policy.double()
+    policy = ExtendedTrial(TASK, trial.seed, features=features, source=source)
+    return extended.trained(policy, graphs, IndependentSetReward(), trial.steps)
 
 
 PART = Part(

@@ -128,10 +128,10 @@ def hold_out(interactions: Interactions, seed: int) -> Interactions:
     # Sorted by user, then by draw: the last pair of every user is a random one.
     order = torch.argsort(users.double() + draws.double() * 0.999)
     last = counts.cumsum(0) - 1
-    held = torch.zeros(len(users), dtype=torch.bool)
-    held[order[last[counts >= 3]]] = True
-    held = held.to(interactions.train.device)
-    train, test = interactions.train[:, ~held], interactions.train[:, held]
+    held_out = torch.zeros(len(users), dtype=torch.bool)
+    held_out[order[last[counts >= 3]]] = True
+    held_out = held_out.to(interactions.train.device)
+    train, test = interactions.train[:, ~held_out], interactions.train[:, held_out]
     return Interactions(interactions.num_users, interactions.num_items, train, test)
 
 

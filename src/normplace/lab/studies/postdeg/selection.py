@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
+from normplace._shared.seeding import seeded
 from normplace.errors import expect_choice, expect_ranges
 from normplace.lab.studies.postdeg.networks import (
     FLOAT32,
@@ -23,6 +25,7 @@ from normplace.lab.studies.postdeg.networks import (
 from normplace.lab.trials.config import ADDED_LATER
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.convolutions import AGGREGATIONS, convolution
+from normplace.models.policy import Policy
 from normplace.norms import LayerNorm
 from normplace.placement.scale import Scale
 
@@ -172,17 +175,13 @@ def why_unavailable(trial: SelectionTrial) -> str | None:
 
 def run(trial: SelectionTrial) -> Outcome:
     """Train a policy on small graphs, then rank the nodes of larger ones by its scores."""
-    import numpy as np
-
     from normplace.lab.tasks.selection import mixed_graphs, ranking
     from normplace.lab.tasks.selection.rewards import REWARDS
     from normplace.lab.train.reinforce import train_policy
-    from normplace.models.policy import Policy
 
     train_graphs = mixed_graphs(trial.train_graphs, 30, 80, np.random.default_rng([trial.seed, 0]))
     test_graphs = mixed_graphs(trial.test_graphs, 100, 200, np.random.default_rng([trial.seed, 1]))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(trial.seed)
+    with seeded(trial.seed):
         policy = Policy(convolution(trial.aggregation), 32, 3, features=trial.features, **stack_options(trial))
     if trial.extra_norm:
         # A placement rejects a final norm directly after a stream norm; here the scale is between the two.

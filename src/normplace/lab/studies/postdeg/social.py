@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normplace._shared.device import pick_device
+from normplace._shared.seeding import seeded
 from normplace.errors import UsageError, expect_choice, expect_ranges
 from normplace.lab.studies.postdeg import networks
 from normplace.lab.tasks.data_files import unavailable_reason
@@ -153,8 +154,7 @@ def run(trial: SocialTrial) -> Outcome:
         raise UsageError(f"{graph.name} has splits 0 to {graph.num_splits - 1}, not {trial.seed}.")
     edges = sample_edges(graph.edge_index, trial.share)
     scale = None if trial.slot == "none" else Scale("degree", trial.power, trial.slot)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(trial.seed)
+    with seeded(trial.seed):
         net = GraphStack(
             convolution(trial.aggregation),
             graph.x.shape[1],

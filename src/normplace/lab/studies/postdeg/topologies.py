@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from normplace._shared.device import pick_device
+from normplace._shared.seeding import seeded
 from normplace.errors import UsageError, expect_choice
 from normplace.lab.studies.postdeg.networks import (
     FLOAT32,
@@ -28,11 +29,11 @@ from normplace.lab.tasks.selection_names import METHODS, TASKS, methods_of
 from normplace.lab.trials.config import ADDED_LATER
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.convolutions import convolution
+from normplace.models.policy import Policy
 from normplace.placement.scale import Scale
 
 if TYPE_CHECKING:
     from normplace.lab.tasks.selection import Graph
-    from normplace.models.policy import Policy
 
 GRAPHS = (
     "advogato",
@@ -193,8 +194,6 @@ def _random_scores(graph: Graph, seed: int) -> NDArray[np.float64]:
 
 def build_policy(method: str) -> Policy:
     """The untrained policy of a learned method: three blocks of width 32."""
-    from normplace.models.policy import Policy
-
     scale = Scale("degree", -1.0) if method in ("postdeg", "degree-postdeg") else None
     attention = method in ("ln", "postdeg")
     aggregation = "softmax" if attention else "sum" if method == "sum" else "mean"
@@ -217,8 +216,7 @@ def _trained(trial: TopologyTrial) -> Policy:
     graphs = mixed_graphs(256, 40, 300, graph_generator)
     if trial.task == "dismantling":
         graphs = [partly_dismantled(graph, graph_generator) for graph in graphs]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(trial.seed)
+    with seeded(trial.seed):
         policy = build_policy(trial.method).to(pick_device(trial.device))
     generator = torch.Generator().manual_seed(trial.seed)
     train_policy(policy, graphs, reward_of(trial.task, simulations=12), steps=trial.steps, generator=generator)

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from normplace.errors import UsageError, expect_choice, expect_ranges
 from normplace.lab.studies.postdeg import extended
 from normplace.lab.studies.postdeg.extended import ExtendedTrial
@@ -79,18 +81,12 @@ def why_unavailable(trial: TransferTrial) -> str | None:
 
 def run(trial: TransferTrial) -> Outcome:
     """Train on random graphs, rank the nodes of every real graph once, and measure the order."""
-    import numpy as np
-    import torch
-
     from normplace.lab.tasks.selection import classical_order, load_graph, mixed_graphs, ranking
-    from normplace.lab.train.reinforce import train_policy
 
     graphs = mixed_graphs(trial.train_graphs, 40, 300, np.random.default_rng([trial.seed, 0]))
     source = "degree" if trial.postdeg else ""
-    policy = extended.build(ExtendedTrial(trial.task, trial.seed, features=trial.features, source=source))
-    generator = torch.Generator().manual_seed(trial.seed)
-    train_policy(policy, graphs, reward_of(trial.task, simulations=12), steps=trial.steps, generator=generator)
-    policy = policy.double()
+    untrained = ExtendedTrial(trial.task, trial.seed, features=trial.features, source=source)
+    policy = extended.trained(untrained, graphs, reward_of(trial.task, simulations=12), trial.steps)
     measure = reward_of(trial.task, trial.simulations)
     metrics: dict[str, float] = {}
     for name in trial.graphs:

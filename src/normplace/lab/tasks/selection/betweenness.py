@@ -18,10 +18,7 @@ CHUNKS = 16
 
 @takes_graph
 def betweenness(
-    graph: Graph,
-    sources: int | None = None,
-    generator: np.random.Generator | None = None,
-    threads: int | None = None,
+    graph: Graph, sources: int | None = None, generator: np.random.Generator | None = None, threads: int | None = None
 ) -> NDArray[np.float64]:
     """The share of shortest paths through each node, summed over pairs of other nodes.
 

@@ -189,8 +189,8 @@ def _check_rows(indptr: ArrayLike, indices: ArrayLike) -> tuple[NDArray[np.int64
     if len(near) and not (int(near.min()) >= 0 and int(near.max()) < num_nodes):
         raise UsageError(f"indices must be from 0 to {num_nodes - 1}, got {int(near.min())} to {int(near.max())}.")
     source, target = np.repeat(np.arange(num_nodes), np.diff(start)), near.astype(np.int64)
-    there, back = source * num_nodes + target, target * num_nodes + source
-    if (np.diff(there) < 1).any() or (source == target).any() or not np.array_equal(there, np.sort(back)):
+    pairs, reversed_pairs = source * num_nodes + target, target * num_nodes + source
+    if (np.diff(pairs) < 1).any() or (source == target).any() or not np.array_equal(pairs, np.sort(reversed_pairs)):
         raise UsageError(
             "indices must list every edge at both nodes, ascending, without duplicates and self-loops: use "
             "Graph.from_edges(edges)."

@@ -15,15 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from normplace.errors import UsageError, expect_range
 from normplace.lab.tasks.selection.checks import check_count, check_nodes, check_probability, check_seed, takes_graph
-from normplace.lab.tasks.selection.compiled import (
-    GOLDEN,
-    compiled,
-    map_chunks,
-    mix,
-    stream,
-    thread_count,
-    uniform,
-)
+from normplace.lab.tasks.selection.compiled import GOLDEN, compiled, map_chunks, mix, stream, thread_count, uniform
 from normplace.lab.tasks.selection.graph import Graph
 
 # Below this probability the distance to the next live edge is drawn directly, instead of one draw per edge.

@@ -7,15 +7,7 @@ from collections.abc import Mapping
 from normplace.models.transformer.config import TransformerConfig
 from normplace.models.transformer.families.common import GATED, UNGATED
 from normplace.models.transformer.families.family import Family, Row, rows
-from normplace.models.transformer.families.rules import (
-    Rule,
-    activation,
-    constant,
-    copied,
-    inert,
-    neutral,
-    placed,
-)
+from normplace.models.transformer.families.rules import Rule, activation, constant, copied, inert, neutral, placed
 from normplace.models.transformer.feedforward import KINDS
 from normplace.placement import Placement
 
@@ -48,22 +40,22 @@ def _t5_rows(hf: str, own: str, branches: Mapping[str, str]) -> tuple[Row, ...]:
         own: Common start of the names here.
         branches: Branches here by Hugging Face's name, in the order of their layers.
     """
-    found: list[Row] = [
+    table: list[Row] = [
         *rows({"block.0.layer.0.SelfAttention.relative_attention_bias": "relative"}, hf, own),
         *rows({"final_layer_norm": "final_norm"}, hf, own),
     ]
     for number, (module, branch) in enumerate(branches.items()):
         layer, block = f"{hf}block.{{}}.layer.{number}.", f"{own}layers.{{}}.{branch}."
-        found += rows({"layer_norm": "input_norm"}, layer, block)
+        table += rows({"layer_norm": "input_norm"}, layer, block)
         if branch != "mlp":
-            found += rows(
+            table += rows(
                 {"q": "query", "k": "key", "v": "value", "o": "output"}, f"{layer}{module}.", f"{block}branch."
             )
             continue
-        found += rows({"wo": "down"}, f"{layer}{module}.", f"{block}branch.")
-        found += rows({"wi_0": "gate", "wi_1": "up"}, f"{layer}{module}.", f"{block}branch.", when=_gated)
-        found += rows({"wi": "up"}, f"{layer}{module}.", f"{block}branch.", when=_ungated)
-    return tuple(found)
+        table += rows({"wo": "down"}, f"{layer}{module}.", f"{block}branch.")
+        table += rows({"wi_0": "gate", "wi_1": "up"}, f"{layer}{module}.", f"{block}branch.", when=_gated)
+        table += rows({"wi": "up"}, f"{layer}{module}.", f"{block}branch.", when=_ungated)
+    return tuple(table)
 
 
 SELF, CROSS, MLP = {"SelfAttention": "attention"}, {"EncDecAttention": "cross"}, {"DenseReluDense": "mlp"}

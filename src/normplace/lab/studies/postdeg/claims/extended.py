@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
+
 from normplace.lab.studies.notes import OURS
 from normplace.lab.studies.postdeg.extended import PART, SLOT, SOURCES, ExtendedTrial, baseline, ranks, scaled_cells
 from normplace.lab.studies.postdeg.published import GAINS, GAINS_TEXT, PAPER
@@ -74,8 +76,6 @@ def inverse_degree_cells() -> list[dict[str, Any]]:
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float:
     """Rank correlation; NaN if one of them is constant."""
-    import numpy as np
-
     a, b = (ranks(np.asarray(values)) for values in (first, second))
     a, b = a - a.mean(), b - b.mean()
     return quotient(float(a @ b), math.sqrt(float(a @ a) * float(b @ b)))

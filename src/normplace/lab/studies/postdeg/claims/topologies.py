@@ -39,9 +39,9 @@ def _by_graph(records: Records, quantity: str, method: str, reference: str) -> I
 def _records(records: Records, quantity: str, method: str) -> tuple[Records, str]:
     """The records of a method for a quantity, and the ending of its metrics."""
     name, ending = method.removesuffix(ADAPTIVE), ADAPTIVE if method.endswith(ADAPTIVE) else ""
-    found = pick(records, PART.name, task=TASK_OF[quantity], method=name)
+    selected = pick(records, PART.name, task=TASK_OF[quantity], method=name)
     # At full scale, the random order was recorded before it was also applied adaptively.
-    return [record for record in found if any(key.endswith(ending) for key in record.metrics)], ending
+    return [record for record in selected if any(key.endswith(ending) for key in record.metrics)], ending
 
 
 @measure

@@ -38,12 +38,12 @@ def real_gain(
         reference: A classical order measured in the same trials; or ``policy``, the same policy without PostDeg.
         of: The graphs; empty for all that are recorded.
     """
-    found = pick(records, PART.name, task=task, features=features, postdeg=postdeg)
-    if not found:
+    selected = pick(records, PART.name, task=task, features=features, postdeg=postdeg)
+    if not selected:
         return PerSeed()
     sign = -1 if task == "dismantling" else 1
     gains = []
-    for graph in of or found[0].config["graphs"]:
+    for graph in of or selected[0].config["graphs"]:
         base = _value(task, reference, graph, features, postdeg and reference != POLICY)(records)
         policy = _value(task, POLICY, graph, features, postdeg)(records)
         gains.append(policy.map(lambda a, b: sign * quotient(a - b, b), base))

@@ -32,8 +32,8 @@ def _groups(records: Records, graph: str, inputs: str = FEATURES) -> list[Group]
 def _degree_alone(groups: list[Group]) -> float:
     """Mean ROC-AUC of the degree."""
     values = [record.metrics["degree_alone"] for _, selected in groups for record in selected]
-    found = [value for value in values if value is not None]
-    return sum(found) / max(len(found), 1)
+    known = [value for value in values if value is not None]
+    return sum(known) / max(len(known), 1)
 
 
 def _twitch(records: Records) -> list[Figure]:

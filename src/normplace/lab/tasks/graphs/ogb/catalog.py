@@ -94,10 +94,10 @@ def find_folder(task: OgbTask, folder: Path) -> Path:
         raise UsageError(f"there is no folder {folder}: pass the one that holds {task.folder}, or that folder itself.")
     names = (task.folder, task.download)
     candidates = [folder / name for name in names] + [folder]
-    found = next((candidate for candidate in candidates if (candidate / "raw").is_dir()), None)
-    if found is None:
+    home = next((candidate for candidate in candidates if (candidate / "raw").is_dir()), None)
+    if home is None:
         raise UsageError(
             f"{folder} has neither a folder raw nor {task.folder}/raw: pass the folder into which ogb downloaded "
             f"{task.name}."
         )
-    return found
+    return home

@@ -58,8 +58,8 @@ def read_table(path: Path, kind: Any, rows: int | None = None, *, gaps: bool = F
         reason = " ".join(str(error).split())[:160]
         raise UsageError(f"cannot read {path}: {reason or type(error).__name__}.") from error
     if rows is not None and len(table) != rows:
-        found = f"{len(table)}" if len(table) < rows else f"more than {rows}"
-        raise UsageError(f"{path} has {found} rows, but the other files need {rows}: download the data set again.")
+        count = f"{len(table)}" if len(table) < rows else f"more than {rows}"
+        raise UsageError(f"{path} has {count} rows, but the other files need {rows}: download the data set again.")
     return table
 
 
