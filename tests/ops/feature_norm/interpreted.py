@@ -35,6 +35,16 @@ def rounds_like_the_reference(dtype: torch.dtype) -> None:
                 assert (value != expected).double().mean() < 0.01, (out, after, name)
 
 
+def is_nan_where_squares_overflow() -> None:
+    """And not zero."""
+    x = torch.randn(3, 12)
+    x[1] *= 1e25
+    for norm in ("layer", "rms"):
+        y = feature_norm(x, norm=norm, backend="triton")
+        assert y[1].isnan().all()
+        assert y[::2].isfinite().all()
+
+
 def main() -> None:
     """Compare with the brute force; a mismatch raises an AssertionError."""
     poison()
@@ -49,6 +59,7 @@ def main() -> None:
     strided = torch.randn(3, 4, 5, 12).transpose(1, 2)
     assert torch.equal(feature_norm(strided, backend="triton"), feature_norm(strided.contiguous(), backend="triton"))
     rounds_like_the_reference(torch.float16)
+    is_nan_where_squares_overflow()
     # Rows processed in blocks, the last of them padded, and sums computed by the separate kernel.
     layouts.MAX_REGISTER_WIDTH = layouts.FEW_ROWS = layouts.MAX_SUMMED_WIDTH = 0
     layouts.BACKWARD_WIDE = {128: layouts.BoundaryTile(rows=2, warps=1)}
@@ -57,6 +68,7 @@ def main() -> None:
     clear_plans()
     for case in variants(shape=(5, 12)):
         case.compare("triton")
+    is_nan_where_squares_overflow()
     # Wider blocks for wider rows, the last still padded.
     layouts.FORWARD_BLOCKS = {128: layouts.BoundaryTile(rows=1, warps=1, columns=32)}
     layouts.COLUMN_SUMS = layouts.BoundaryTile(rows=4, warps=1, per_sm=4, columns=32)

@@ -76,6 +76,16 @@ def test_a_float32_gain_gives_a_float32_result(dtype):
         assert torch.equal(y, llama_norm(stream, weight))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+def test_rows_whose_squares_overflow_are_nan(norm, dtype):
+    """A reciprocal root of infinity would make them zero."""
+    x = (1e25 * torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(0))).to(dtype).requires_grad_()
+    y = feature_norm(x, norm=norm, backend="reference")
+    assert y.isnan().all()
+    assert torch.autograd.grad(y.sum(), x)[0].isnan().all()
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -83,6 +93,7 @@ def test_a_float32_gain_gives_a_float32_result(dtype):
         ({"rounding": "twice"}, "rounding"),
         ({"eps": -1.0}, "eps"),
         ({"weight": torch.ones(2)}, "3 features"),
+        ({"x": torch.ones(2, 0)}, "at least one feature"),
         ({"x": torch.ones(3, dtype=torch.int64)}, "floating-point"),
         ({"backend": "triton"}, "cannot run"),
         ({"backend": "fast"}, "backend"),

@@ -251,7 +251,11 @@ def standardise(v: Tensor, kind: str, eps: float, stats: Tensor | None = None, w
     if kind == "layer":
         mean = v.mean(1, keepdim=True) if stats is None else stats[:, 2 + which, None]
         v = v - mean
-    rstd = (v.square().mean(1, keepdim=True) + eps).rsqrt() if stats is None else stats[:, which, None]
+    if stats is None:
+        rstd = (v.square().mean(1, keepdim=True) + eps).rsqrt()
+        rstd = torch.threshold(rstd, 0, torch.nan)  # squares that overflow would give rows of zeros
+    else:
+        rstd = stats[:, which, None]
     return Standardised(v * rstd, rstd, mean)
 
 

@@ -11,9 +11,8 @@ of RMSNorm are faster if they are read twice, one block at a time, because fewer
 import triton
 import triton.language as tl
 
-from normplace.ops.norm_add_norm.triton_norms import note, standardised
+from normplace.ops.norm_add_norm.triton_norms import deviation, note, standardised
 from normplace.ops.norm_add_norm.triton_steps import affine, as_narrower, merged, read, scaled
-from normplace.ops.rounding import mean_of, reciprocal_root
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -62,12 +61,6 @@ def _inside(first, lane, D: tl.constexpr, BLOCK: tl.constexpr):
     return lane < BLOCK if D % BLOCK == 0 else first + lane < D
 
 
-@triton.jit
-def _deviation(squares, eps, D: tl.constexpr):
-    """Reciprocal deviations of rows, from sums of squares per lane."""
-    return reciprocal_root(mean_of(tl.sum(squares, 1), D) + eps)
-
-
 @triton.jit(do_not_specialize=["rows"])
 def forward_in_pieces(
     x, f, out_weight, out_bias, in_weight, in_bias, branch, out_scale, in_scale, seed, stream, y, stats,
@@ -87,7 +80,7 @@ def forward_in_pieces(
             mask = there[:, None] & inside[None, :]
             u = read(f, row, f_stride, first + lane, mask, "evict_last").to(tl.float32)
             squares += u * u
-        out_rstd = _deviation(squares, out_eps, D)
+        out_rstd = deviation(tl.sum(squares, 1), out_eps, D)
         squares = tl.zeros([ROWS, BLOCK], tl.float32)
     for first in tl.range(0, D, BLOCK):
         cols = first + lane
@@ -109,7 +102,7 @@ def forward_in_pieces(
         if IN > 0:
             squares += v * v
     if IN > 0:
-        in_rstd = _deviation(squares, in_eps, D)
+        in_rstd = deviation(tl.sum(squares, 1), in_eps, D)
         tl.debug_barrier()  # a thread may read what another thread wrote
         for first in tl.range(0, D, BLOCK):
             cols = first + lane

@@ -18,6 +18,13 @@ def note(value, stats, row, there, place: tl.constexpr, KEPT: tl.constexpr):
 
 
 @triton.jit
+def deviation(squares, eps, D: tl.constexpr):
+    """Reciprocal deviations of rows, from their sums of squares; nan where these overflow, which would make it zero."""
+    root = reciprocal_root(mean_of(squares, D) + eps)
+    return tl.where(squares < float("inf"), root, float("nan"))
+
+
+@triton.jit
 def standardised(
     v, inside, row, there, stats, place: tl.constexpr, eps,
     D: tl.constexpr, KIND: tl.constexpr, KEPT: tl.constexpr, BLOCK: tl.constexpr,
@@ -27,7 +34,7 @@ def standardised(
         mean = mean_of(tl.sum(v, 1), D)
         v = unpadded(v - mean[:, None], inside, D, BLOCK)
         note(mean, stats, row, there, place + 2, KEPT)
-    rstd = reciprocal_root(mean_of(tl.sum(v * v, 1), D) + eps)
+    rstd = deviation(tl.sum(v * v, 1), eps, D)
     note(rstd, stats, row, there, place, KEPT)
     return v * rstd[:, None]
 

@@ -71,8 +71,7 @@ def normalise(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         if x.requires_grad or in_transform():
             return _differentiable_norm(x, eps)
         squares = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square()
-        scale = (squares / x.shape[-1] + eps).rsqrt()
-        scale = torch.where(scale > 0, scale, torch.nan)
+        scale = torch.threshold_((squares / x.shape[-1] + eps).rsqrt(), 0, torch.nan)
         return x.mul_(scale), scale
     # Divide by the largest first, because the squares of small values would underflow.
     largest = x.detach().abs().amax(-1, keepdim=True)
