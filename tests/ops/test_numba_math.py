@@ -59,8 +59,7 @@ def test_ends_of_the_range():
     infinity, nan = np.inf, np.nan
     for name in ("exp32", "weight32"):
         found = applied(name, np.array([-infinity, -1e30, -104, -88, 0, nan], np.float32))
-        assert (found[:4] < 2e-38).all()
-        assert (found[:4] >= 0).all()
+        assert (found[:4] == 0).all()
         assert found[4] == 1
         assert np.isnan(found[5])
     assert (applied("exp32", np.array([88.73, 1e30, infinity], np.float32)) == infinity).all()

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from normplace.ops.numba_lanes import inlined, larger, recast, to_float32, where
+from normplace.ops.numba_lanes import inlined, recast, to_float32, where
 
 # Adding it rounds a float32 of moderate size to an integer, which is then in the last bits.
 _ROUNDER = np.float32(1.5 * 2**23)
-_ONE, _MANTISSA = np.float32(1.0), np.int32(23)
+_ZERO, _ONE, _MANTISSA = np.float32(0.0), np.float32(1.0), np.int32(23)
+# The exponential of a smaller number is taken as zero; of slightly smaller ones it is not a normal float32.
+_LEAST = np.float32(-87.0)
 # log 2 in two parts; the product of the first with an integer is exact.
 _LOG2_HIGH, _LOG2_LOW = np.float32(0.693359375), np.float32(2.12194440e-4)
 
 
 @inlined
 def weight32(x):
-    """The exponential of a float32 under 88.7; about 1e-38 below -87."""
-    x = larger(np.float32(-87.0), x)
+    """The exponential of a float32 under 88.7; 0 below -87, so that a message of any size has no weight there."""
     rounded = x * np.float32(1.44269504) + _ROUNDER
     n = rounded - _ROUNDER
     f = x - n * _LOG2_HIGH + n * _LOG2_LOW
@@ -30,7 +31,7 @@ def weight32(x):
     s = s * f + np.float32(0.49999994)
     s = s * f + _ONE
     s = s * f + _ONE
-    return recast(recast(s) + (recast(rounded) << _MANTISSA))
+    return where(x < _LEAST, _ZERO, recast(recast(s) + (recast(rounded) << _MANTISSA)))
 
 
 # The bits of n plus this number end in those of 2^n.
@@ -54,7 +55,7 @@ def power_of_two32(x):
 
 @inlined
 def exp32(x):
-    """The exponential of any float32; about 1e-38 below -87."""
+    """The exponential of any float32; 0 below -87."""
     return where(x > np.float32(88.7228), np.float32(np.inf), weight32(x))
 
 

@@ -104,16 +104,71 @@ def test_rows_that_underflow_are_recomputed(kind, exponent, monkeypatch):
     assert all(0 < rows < 13 for rows in again)
 
 
-def test_a_message_without_weight_does_not_disturb_the_gradients_of_the_others():
+def test_a_message_without_weight_does_not_disturb_the_others():
     edge_index = torch.tensor([[0, 1, 2, 3], [0, 0, 0, 0]])
-    wanted = torch.autograd.functional.jacobian(lambda x: (x.softmax(0) * x).sum(), torch.tensor([0.1, 0.5, -0.3]))
-    for far in (-1e6, -1e12, -1e30):
+    near = torch.tensor([0.1, 0.5, -0.3])
+    wanted = torch.autograd.functional.jacobian(lambda x: (x.softmax(0) * x).sum(), near)
+    mean = (near.softmax(0) * near).sum()
+    variance = (near.softmax(0) * (near - mean).square()).sum()
+    for far in (-1e6, -1e12, -1e30, torch.finfo(torch.float32).min):
         for backend in backends("none"):
-            x = torch.tensor([[0.1], [0.5], [-0.3], [far]], requires_grad=True)
-            softmax_aggregate(x, edge_index, backend=backend)[0].backward()
-            assert x.grad is not None
-            torch.testing.assert_close(x.grad[:3, 0], wanted)
-            assert x.grad[3].abs() < 1e-30
+            for learned in (False, True):
+                x = torch.cat([near, torch.tensor([far])])[:, None].requires_grad_()
+                temperature = torch.ones((), requires_grad=learned)
+                y = softmax_aggregate(x, edge_index, temperature, backend=backend)
+                y[0].backward()
+                assert x.grad is not None
+                torch.testing.assert_close(y[0, 0], mean)
+                torch.testing.assert_close(x.grad[:3, 0], wanted)
+                assert x.grad[3].abs() < 1e-30
+                if learned:
+                    torch.testing.assert_close(temperature.grad, variance)
+
+
+def test_messages_far_below_the_largest_keep_their_gradient():
+    """Row 0 has messages from 55 to 60 below the largest of all, between which weights differ."""
+    x = torch.tensor([0.0, -55.0, -58.0, -60.0], dtype=torch.float64)[:, None]
+    edge_index = torch.tensor([[1, 2, 3, 0], [0, 0, 0, 1]])
+    weights = x[1:].softmax(0)
+    wanted = weights * (1 + x[1:] - (weights * x[1:]).sum())
+    for backend in backends("none"):
+        leaf = x.clone().requires_grad_()
+        softmax_aggregate(leaf, edge_index, backend=backend)[0].backward()
+        assert leaf.grad is not None
+        torch.testing.assert_close(leaf.grad[1:], wanted, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("value", [1e10 + 1024, -3e38])
+def test_equal_messages_of_any_size_share_the_gradient(value):
+    """A rounding error of their mean would change weights by a factor of exp(1024)."""
+    edge_index = torch.tensor([[0, 1, 2, 3, 4, 5, 6] * 2, [0] * 7 + [1] * 7])
+    for backend in backends("none"):
+        x = torch.full((7, 1), value, requires_grad=True)
+        y = softmax_aggregate(x, edge_index, num_dst=2, backend=backend)
+        y.sum().backward()
+        assert x.grad is not None
+        assert (y == value).all()
+        assert x.grad[:, 0].tolist() == pytest.approx([2 / 7] * 7, rel=1e-6)
+
+
+@pytest.mark.parametrize(("kind", "exponent", "offset"), [("softmax", 1e-3, 1e5), ("power", 0.5, 1e3)])
+def test_the_gradient_of_the_exponent_of_nearly_equal_messages(kind, exponent, offset):
+    """A first-order difference of two sums would have no correct digit."""
+    case = Inputs(kind, exponent, edge_index=graph(hub=False), relu=False, eps=0.0)
+    case.x += offset
+    expected = case.expected()["exponent"]
+    for backend in backends("none"):
+        assert float(case.results(backend)["exponent"]) == pytest.approx(float(expected), rel=2e-3), backend
+
+
+def test_the_gradient_of_a_temperature_of_zero_is_the_variance():
+    edge_index = torch.tensor([[0, 1, 2], [0, 0, 0]])
+    x = torch.tensor([[1e37], [2e37], [6e37]], dtype=torch.float64)
+    for backend in backends("none"):
+        temperature = torch.zeros((), dtype=torch.float64, requires_grad=True)
+        softmax_aggregate(x, edge_index, temperature, backend=backend).sum().backward()
+        assert temperature.grad is not None
+        assert float(temperature.grad) == pytest.approx(14e74 / 3, rel=1e-12)
 
 
 @pytest.mark.parametrize("temperature", [math.inf, -math.inf])

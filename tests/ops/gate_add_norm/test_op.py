@@ -89,6 +89,7 @@ def test_the_backend_is_chosen_with_a_reason():
         ({"norm": "batch"}, "norm"),
         ({"rounding": "twice"}, "rounding"),
         ({"eps": -1.0}, "eps"),
+        ({"x": torch.ones(2, 3, 0), "f": torch.ones(2, 3, 0)}, "at least one feature"),
         ({"f": torch.ones(2, 5, 4)}, "one shape"),
         ({"f": torch.ones(2, 3, 4, dtype=torch.int64)}, "floating point"),
         ({"gate": torch.ones(3, 4)}, "each sample"),

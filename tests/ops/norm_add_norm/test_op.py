@@ -98,6 +98,7 @@ def test_the_backend_is_reported_with_its_reason():
         ({"f": torch.ones(2, 4)}, "one shape"),
         ({"f": torch.ones(2, 3, dtype=torch.int64)}, "floating point"),
         ({"out_weight": torch.ones(2)}, "3 features"),
+        ({"x": torch.ones(2, 0), "f": torch.ones(2, 0)}, "at least one feature"),
         ({"branch_scale": torch.ones(2)}, "3 features"),
         ({"out_scale": torch.ones(3)}, "each row"),
         ({"in_weight": torch.ones(3, device="meta")}, "must be on cpu"),

@@ -63,6 +63,11 @@ def main() -> None:
     Case(small, "none", "elu", mean=False).compare("pairwise", "triton")
     Case(small, "separate", "relu", causal=False, post_norm=True).compare("pairwise", "triton")
     half_precision_before_it_is_rounded()
+    for dtype, size in itertools.product((torch.float32, torch.bfloat16), (1e25, 1e30)):
+        large = Case(small, dtype=dtype, scale=size)  # squares overflow, which must not look like a norm of zero
+        assert all(value.isnan().all() for value in large.results("pairwise", "triton").values())
+        large.norm = "separate"
+        assert all(value.isnan().all() for value in large.results("scan", "triton").values())
     # The layout of long sequences.
     layouts.PAIR_CONCURRENT_WARPS = 0
     clear_plans()

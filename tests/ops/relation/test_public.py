@@ -11,7 +11,11 @@ from tests.ops.relation.cases import Case, cancelling, distant, kinked, norm
 
 from normplace import UsageError
 from normplace.ops import relation_pairwise, relation_scan
+from normplace.ops.backends import INSTALLED
 from normplace.ops.relation import pair_reference, scan_reference
+from normplace.ops.relation.decode import relation_scan_prefill, relation_scan_step
+
+CPU_BACKENDS = ("reference", "numba") if INSTALLED["numba"] else ("reference",)
 
 
 @pytest.fixture
@@ -175,6 +179,58 @@ def test_a_post_norm_of_wide_heads_does_not_overflow():
     truth = Case((1, 3, width), "separate", post_norm=True).brute(a.double(), b.double())
     found = relation_scan(a, b, post_norm=True)
     torch.testing.assert_close(found.double(), truth, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("width", [1792, 1801])
+def test_many_one_hot_rows_of_wide_heads_do_not_overflow(width):
+    """Each product is e^84 and fits into float32; 400 of them, before the division by their number, do not."""
+    x = torch.zeros(1, 400, width)
+    x[..., 5] = 1
+    truth = norm(x[0, 0].double(), 1e-5).mul(2).exp()
+    for backend in CPU_BACKENDS if width < 1801 else ("reference",):
+        a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
+        y = relation_scan(a, b, backend=backend)
+        torch.testing.assert_close(y[0].double(), truth.expand(400, -1), rtol=2e-3, atol=1e-3)
+        (1e-3 * y).sum().backward()
+        assert a.grad is not None and b.grad is not None
+        assert a.grad.isfinite().all() and b.grad.isfinite().all()
+    torch.testing.assert_close(torch.func.vmap(relation_scan)(x[None], x[None])[0, 0], y[0], rtol=2e-3, atol=1e-3)
+    _, state = relation_scan_prefill(x[:, :-1], x[:, :-1])
+    last, _ = relation_scan_step(state, x[:, -1], x[:, -1])
+    torch.testing.assert_close(last[0].double(), truth, rtol=2e-3, atol=1e-3)
+
+
+def test_a_norm_whose_squares_overflow_is_nan():
+    """Not zero, as a reciprocal root of infinity would make it."""
+    x = 1e25 * torch.randn(1, 3, 16, generator=torch.Generator().manual_seed(0))
+    for backend, post_norm in itertools.product(CPU_BACKENDS, (False, True)):
+        assert relation_scan(x, x, post_norm=post_norm, backend=backend).isnan().all()
+        assert relation_pairwise(x, x, post_norm=post_norm, backend=backend).isnan().all()
+    for norm_name in ("joint", "separate"):
+        assert relation_pairwise(x, x, norm=norm_name, activation="relu").isnan().all()
+
+
+@pytest.mark.parametrize("size", [1e8, 1e15, 1e25])
+def test_the_gradient_of_large_rows_through_autograd_and_transforms(size):
+    """The norm's derivative has the cube of the reciprocal root, which would underflow."""
+    a, b, seed = torch.randn(3, 1, 5, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    def elu(a, b):
+        return relation_pairwise(a, b, norm="separate", activation="elu")
+
+    for run, differentiate in ((elu, _by_autograd), (elu, _by_vjp), (relation_scan, _by_vjp)):
+        truth = differentiate(run, size * a, size * b, seed)
+        for found, wanted in zip(differentiate(run, size * a.float(), size * b.float(), seed), truth, strict=True):
+            torch.testing.assert_close(found.double() * size, wanted * size, rtol=1e-4, atol=1e-5)
+
+
+def _by_autograd(run, a, b, seed):
+    leaves = a.clone().requires_grad_(), b.clone().requires_grad_()
+    return torch.autograd.grad(run(*leaves), leaves, seed.to(a.dtype))
+
+
+def _by_vjp(run, a, b, seed):
+    return torch.func.vjp(run, a, b)[1](seed.to(a.dtype))
 
 
 @pytest.mark.parametrize("post_norm", [False, True])

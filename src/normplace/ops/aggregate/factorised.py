@@ -15,6 +15,7 @@ the reference, in the forward and the backward pass.
 
 from __future__ import annotations
 
+import math
 import warnings
 
 import torch
@@ -33,13 +34,21 @@ from normplace.ops.aggregate.reference import (
 # Rows whose sum is below exp(-REACH) of the channel's largest term are recomputed. What float32 has lost there is under
 # 1e-38 / exp(-57), a ten-billionth of the sum, and the reciprocal leaves room for large gradients.
 REACH = 57.0
+# Above this size of t c, or of c, messages are taken relative to c before they are summed: the last digits of a sum of
+# t m would change weights, and sums of numbers near the largest would overflow.
+OFFSET, LARGE = 512.0, 1e30
 # Longer rows are recomputed too: a product adds a row's terms one by one, and its error grows with their number.
 LONGEST = 4096
+# The exponential of the negative of this number is zero.
+UNDERFLOW = {torch.float32: 104.0, torch.float64: 746.0}
 # Below this power the product loses digits that the root amplifies.
 LEAST_POWER = 0.5
 # The gradient of the exponent is a variance within rows, computed as a difference of sums over the graph. It loses
 # digits in proportion to the squared spread over the graph. Above this spread times exponent the reference computes it.
 STEEP = 24.0
+# It also loses digits where the spread is small compared with messages, or their logarithms. The reference computes it
+# if this many of their rounding errors exceed the spread.
+FLAT = 3e4
 
 
 def unsupported_reason(exponent: Tensor, spec: AggregateSpec) -> str | None:
@@ -85,9 +94,10 @@ def forward(inputs: AggregateInputs, graph: CSRGraph, spec: AggregateSpec) -> tu
     if spec.kind == "softmax":
         c = _pivot(m, t)
         z = m.sub(c).mul_(t).exp_()
-        both = matrix @ torch.cat([z, m.mul_(z)], 1)
+        is_offset = _is_offset(c, t)
+        both = matrix @ torch.cat([z, (m.sub_(c) if is_offset else m).mul_(z)], 1)
         total, y = both.split(x.shape[1], 1)
-        y = y / total
+        y = torch.addcdiv(c, y, total) if is_offset else y / total
         log_total = total.log()
         k = torch.sub(c, y).mul_(t).add_(log_total)
     else:
@@ -130,11 +140,15 @@ def backward(
     count = arriving.indptr.diff()[:, None]
     d_exponent = None
     if spec.kind == "softmax":
-        c, b = _pivot(m, t), m.mean(0)
-        if needs.exponent and _steep(m, b, t):
+        c, centre = _pivot(m, t), y
+        is_offset = _is_offset(c, t)
+        if is_offset:
+            m, centre, c = m.sub_(c), y - c, torch.zeros_like(c)
+        b = m.mean(0)
+        if needs.exponent and (is_offset or _cancels(m, b, t)):
             return by_reference(count[:, 0] > 0)
         # log(1 / A z), from y and k.
-        inverse = torch.sub(c, y).mul_(t).sub_(k)
+        inverse = torch.sub(c, centre).mul_(t).sub_(k)
         lost = _lost(inverse, count)
         pulled = inverse.exp_().mul_(grad).masked_fill_((lost | (count[:, 0] == 0))[:, None], 0)
         z = m.sub(c).mul_(t).exp_()
@@ -143,7 +157,7 @@ def backward(
         else:
             m = _within_reach(m, c, t)
             b = m.mean(0)
-            first, second = (matrix @ torch.cat([pulled, pulled * (y - b)], 1)).split(x.shape[1], 1)
+            first, second = (matrix @ torch.cat([pulled, pulled * (centre - b)], 1)).split(x.shape[1], 1)
             m -= b
             spread = torch.addcmul(-second, first, m).mul_(z)
             if needs.exponent:
@@ -153,7 +167,7 @@ def backward(
         q = t - 1
         value = m.log_()
         c, b = _pivot(value, q), value.mean(0)
-        if needs.exponent and _steep(value, b, t):
+        if needs.exponent and _cancels(value, b, t, b.exp()):
             return by_reference(count[:, 0] > 0)
         inverse = torch.sub(c, k).mul_(q)
         lost = _lost(inverse, count)
@@ -175,15 +189,32 @@ def backward(
     return AggregateGrads(dm, None if d_exponent is None else d_exponent.to(exponent.dtype))
 
 
-def _steep(value: Tensor, mean: Tensor, exponent: float | Tensor) -> bool:
+def _cancels(value: Tensor, mean: Tensor, exponent: float | Tensor, size: Tensor | None = None) -> bool:
+    """Whether the sums whose difference is the gradient of the exponent cancel; ``size`` if values are logarithms."""
     spread = torch.maximum(value.amax(0) - mean, mean - value.amin(0))
-    return not float((spread * abs(exponent)).max()) < STEEP
+    if not float((spread * abs(exponent)).max()) < STEEP:
+        return True
+    # The gradient and its error, up to common factors, of the channels with the largest ones.
+    found, error = spread.square(), mean.abs()
+    found, error = (found, error * spread) if size is None else (found * size, error * size)
+    return not float(error.max()) * FLAT * torch.finfo(value.dtype).eps <= float(found.max())
+
+
+def _is_offset(pivot: Tensor, exponent: float | Tensor) -> bool:
+    """Whether messages are so far from zero that only their differences can be summed."""
+    size = _largest(pivot)
+    return size > LARGE or size * (_largest(exponent) if isinstance(exponent, Tensor) else abs(exponent)) > OFFSET
+
+
+def _largest(x: Tensor) -> float:
+    return float(torch.linalg.vector_norm(x, math.inf))
 
 
 def _within_reach(value: Tensor, pivot: Tensor, exponent: float | Tensor) -> Tensor:
     """The values, limited to those with a weight: one far outside would move the mean away from all the others."""
-    size = exponent.abs().clamp(min=1e-30) if isinstance(exponent, Tensor) else max(abs(exponent), 1e-30)
-    return torch.maximum(torch.minimum(value, pivot + REACH / size), pivot - REACH / size)
+    size = exponent.abs() if isinstance(exponent, Tensor) else max(abs(exponent), 1e-300)
+    reach = UNDERFLOW[value.dtype] / size
+    return torch.maximum(torch.minimum(value, pivot + reach), pivot - reach)
 
 
 def _lost(inverse: Tensor, count: Tensor) -> Tensor:

@@ -272,7 +272,9 @@ def backward(
             a = row_grad * torch.exp(d - row_k)
             dm = a if spec.semi_gradient else torch.where(d.isinf(), 0, a * (1 + d))
             if needs.exponent:
-                d_exponent_here += sum_like(d_exponent_here, a * (m - row_y) ** 2)
+                # The square of a difference without a weight may be infinite.
+                terms = torch.where(a == 0, 0, a * (m - row_y) ** 2)
+                d_exponent_here += sum_like(d_exponent_here, terms)
         else:
             d, share = m.log() - row_k, row_grad / count[row][:, None]
             dm = share * torch.exp((exponent - 1) * d)

@@ -13,7 +13,7 @@ from normplace.ops.checked_calls import CheckedCalls, signature
 from normplace.ops.feature_norm.op import FEATURE_NORM, FeatureNormSpec, as_boundary
 from normplace.ops.norm_add_norm import composed, reference
 from normplace.ops.norm_add_norm.op import BACKENDS, choose_backend
-from normplace.ops.norm_add_norm.public import NORMS, channels
+from normplace.ops.norm_add_norm.public import NORMS, channels, check_width
 from normplace.ops.norm_add_norm.reference import ROUNDINGS, OptionalTensors
 from normplace.ops.tracing import all_plain, is_observed, is_traced
 
@@ -96,6 +96,7 @@ def _make_spec(
     expect_choice("backend", backend, BACKENDS)
     expect_choice("norm", norm, NORMS)
     expect_choice("rounding", rounding, ROUNDINGS)
+    check_width(width)
     if not 0 <= eps < math.inf:
         raise UsageError(f"eps must be finite and at least 0, got {eps}.")
     if not (isinstance(result_dtype, torch.dtype) and result_dtype.is_floating_point):

@@ -11,7 +11,7 @@ from torch import Tensor
 from normplace.errors import UsageError, expect_choice, unknown
 from normplace.ops.gate_add_norm.op import BACKENDS, apply, choose_backend
 from normplace.ops.gate_add_norm.reference import GateSpec, GateTensors
-from normplace.ops.norm_add_norm.public import NORMS, channels, check_tensor
+from normplace.ops.norm_add_norm.public import NORMS, channels, check_tensor, check_width
 from normplace.ops.tracing import is_traced
 
 ROUNDINGS = ("once", "result", "gain")
@@ -115,6 +115,7 @@ def _make_spec(
     if norm is not None and norm not in NORMS:
         raise unknown("norm", norm, NORMS)
     expect_choice("rounding", rounding, ROUNDINGS)
+    check_width(width)
     if not 0 <= eps < math.inf:
         raise UsageError(f"eps must be finite and at least 0, got {eps}.")
     if f_dtype is None and stream_dtype not in (None, x_dtype):

@@ -8,6 +8,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
+from normplace.errors import UsageError
 from normplace.ops.grouped_linear import reference
 from normplace.ops.registration import DifferentiableOp, Tensors
 
@@ -17,8 +18,14 @@ class GroupedLinearSpec(NamedTuple):
 
 
 def group_slices(group: Tensor, groups: int) -> Iterator[tuple[int, slice]]:
-    """The groups that have rows, and their rows."""
-    ends = torch.searchsorted(group, torch.arange(groups, device=group.device), right=True).tolist()
+    """The groups that have rows, and their rows.
+
+    Raises:
+        UsageError: If sorted groups start below zero or end beyond the last group.
+    """
+    first, *ends = torch.searchsorted(group, torch.arange(-1, groups, device=group.device), right=True).tolist()
+    if first or [0, *ends][-1] != len(group):
+        raise UsageError(f"group must hold numbers from 0 to {groups - 1} in ascending order.")
     for number, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
         if end > start:
             yield number, slice(start, end)

@@ -17,13 +17,13 @@ def grouped_linear(x: Tensor, weight: Tensor, group: Tensor) -> Tensor:
     Args:
         x: Rows × in features.
         weight: Groups × out features × in features.
-        group: The group of each row, as integers in ascending order; not checked.
+        group: The group of each row, as integers in ascending order; the order is not checked.
 
     Returns:
         Rows × out features.
 
     Raises:
-        UsageError: If the shapes do not fit.
+        UsageError: If the shapes do not fit, or a group has no matrix.
 
     Example:
         >>> weight = torch.tensor([[[1.0, 0.0]], [[0.0, 10.0]]])

@@ -179,6 +179,7 @@ def _make_spec(
             raise unknown("norm", norm, NORMS)
     for rounding in (out_rounding, next_rounding):
         expect_choice("rounding", rounding, ROUNDINGS)
+    check_width(width)
     if not (x_dtype.is_floating_point and f_dtype.is_floating_point):
         raise UsageError(f"x and f must be floating point, got {x_dtype} and {f_dtype}: convert them with .float().")
     if not 0 <= dropout < 1:
@@ -204,6 +205,16 @@ def _make_spec(
 
 _cached_spec = functools.lru_cache(maxsize=1024)(_make_spec)
 _checked: CheckedCalls[PreparedBoundary] = CheckedCalls()
+
+
+def check_width(width: int) -> None:
+    """Raise an error for rows without features.
+
+    Raises:
+        UsageError: If the width is zero.
+    """
+    if width < 1:
+        raise UsageError("x must have at least one feature in its last dimension, got none.")
 
 
 def check_tensor(name: str, tensor: Tensor, x: Tensor) -> None:

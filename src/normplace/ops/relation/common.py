@@ -62,18 +62,30 @@ def inverse_root(variance: Tensor) -> Tensor:
 
 
 def normalise(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """The norm over the last axis, and the scale that it multiplied the centred values by."""
+    """The norm over the last axis, and the scale that it multiplied the centred values by.
+
+    With an eps, values whose squares are too large for their dtype have the norm nan unless it is differentiated.
+    """
     x = centre(x)
     if eps > 0:
+        if x.requires_grad or in_transform():
+            return _differentiable_norm(x, eps)
         squares = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square()
-        scale = (squares / x.shape[-1] + eps).rsqrt()
-        # In place unless a derivative needs the centred values.
-        return (x * scale if x.requires_grad or in_transform() else x.mul_(scale)), scale
+        scale = torch.threshold_((squares / x.shape[-1] + eps).rsqrt(), 0, torch.nan)
+        return x.mul_(scale), scale
     # Divide by the largest first, because the squares of small values would underflow.
     largest = x.detach().abs().amax(-1, keepdim=True)
     x = x / torch.where(largest > 0, largest, 1)
     scale = inverse_root(x.square().mean(-1, keepdim=True))
     return x * scale, torch.where(largest > 0, scale / largest, 0)
+
+
+def _differentiable_norm(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """The norm of centred values. Divided by a power of two, which changes no digit, no power of theirs overflows."""
+    shrink = torch.exp2(-x.detach().abs().amax(-1, keepdim=True).log2().floor().clamp(min=0))
+    squares = torch.linalg.vector_norm(x * shrink, dim=-1, keepdim=True).square()
+    scale = (squares / x.shape[-1] + eps * shrink.square()).rsqrt()
+    return x * shrink * scale, scale * shrink
 
 
 def normalise_backward(grad: Tensor, out: Tensor, scale: Tensor) -> Tensor:

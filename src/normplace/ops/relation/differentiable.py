@@ -16,6 +16,8 @@ from normplace.ops.relation.scan_reference import LOWEST
 
 # Elements of the pairs that are computed at a time.
 BUDGET = 1 << 22
+# An exponential of this, times the number of rows, fits into float32.
+LARGE = 64.0
 
 
 def scan(a: Tensor, b: Tensor, weight: Tensor, spec: RelationSpec) -> Tensor:
@@ -29,7 +31,11 @@ def scan(a: Tensor, b: Tensor, weight: Tensor, spec: RelationSpec) -> Tensor:
     exponent = u + log_sums
     weight = weight[..., None]
     if not spec.post_norm:
-        return torch.where(present, torch.where(present, exponent, 0).exp() * weight, 0).to(a.dtype)
+        # The exponential of a sum may overflow where that of the mean does not.
+        large = present & (exponent.detach() > LARGE)
+        y = torch.where(present & ~large, exponent, 0).exp() * weight
+        mean = torch.where(large, exponent + torch.where(present, weight, 1).log(), 0).exp()
+        return torch.where(present, torch.where(large, mean, y), 0).to(a.dtype)
     # The norm of y equals that of y exp(-shift) with eps scaled accordingly, so the shift is a constant.
     exponent = torch.where(present, exponent, 0)
     shift = exponent.detach().amax(-1, keepdim=True)
@@ -61,7 +67,11 @@ def norm(x: Tensor, eps: float) -> Tensor:
     """The norm over the last axis; 0 with derivative 0 where all entries are equal and eps is 0."""
     x = x - x[..., :1]
     x = x - x.mean(-1, keepdim=True)
+    largest = x.detach().abs().amax(-1, keepdim=True)
     if eps == 0:  # squares of small values would underflow; the result does not depend on the divisor
-        largest = x.detach().abs().amax(-1, keepdim=True)
         x = x / torch.where(largest > 0, largest, 1)
-    return x * inverse_root(x.square().mean(-1, keepdim=True) + eps)
+        return x * inverse_root(x.square().mean(-1, keepdim=True))
+    # Squares of large values, or powers of them in derivatives, would overflow. A power of two changes no digit.
+    shrink = torch.exp2(-largest.log2().floor().clamp(min=0))
+    x = x * shrink
+    return x * inverse_root(x.square().mean(-1, keepdim=True) + eps * shrink.square())

@@ -22,7 +22,7 @@ RUN = 32
 """Keys of a run: their scales, and in the backward pass their exponentials, stay in the nearest cache."""
 FLOAT = np.dtype(np.float32)
 _ZERO, _ONE, _LOG2E = np.float32(0), np.float32(1), np.float32(math.log2(math.e))
-_SKIPPED = np.float32(-1)
+_SKIPPED, _NAN = np.float32(-1), np.float32(math.nan)
 _CANCELLED = np.float32(NEARLY_CANCELLED)
 
 
@@ -95,7 +95,8 @@ def _scales(lanes: Access, count: int) -> Callable[..., Any]:
                     square = square + pair * pair
                     store(pairs, place, column, pair)
                 variance = add_up(a, 0, square) / width
-            factors[place] = _ONE / np.float32(math.sqrt(variance + eps))
+            scale = _ONE / np.float32(math.sqrt(variance + eps))
+            factors[place] = scale if scale > _ZERO else _NAN  # squares that are too large
 
     return scales
 

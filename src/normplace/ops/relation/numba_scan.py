@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from normplace.ops.relation import scan_reference
 from normplace.ops.relation.common import RelationSpec
 from normplace.ops.relation.numba_scan_kernels import BLOCK, Kernels, kernels, lanes_for
-from normplace.ops.relation.scan_reference import lowering
+from normplace.ops.relation.scan_reference import MAX_SUMMED_WIDTH, lowering
 from normplace.ops.threads import run_blocks
 
 
@@ -117,6 +118,8 @@ def forward(a: Tensor, b: Tensor, weight: Tensor, spec: RelationSpec) -> Tensor:
         scan.passes.relate(n * length, first, last, heads, *rows, *carried, y, *scan.options)
 
     scan.run(task)
+    if spec.mean and scan.shape[3] > MAX_SUMMED_WIDTH and not np.isfinite(y).all():
+        return scan_reference.forward(a, b, weight, spec)
     return torch.from_numpy(y).view(a.shape)
 
 
@@ -145,4 +148,6 @@ def backward(grad: Tensor, a: Tensor, b: Tensor, weight: Tensor, spec: RelationS
         scan.passes.key_gradients(n * length, first, last, heads, *rows, *carried, q_sums[n], db, spec.causal)
 
     scan.run(key_rows)
+    if spec.mean and width > MAX_SUMMED_WIDTH and not np.isfinite(da).all():
+        return scan_reference.backward(grad, a, b, weight, spec)
     return torch.from_numpy(da).view(a.shape), torch.from_numpy(db).view(b.shape)

@@ -21,6 +21,7 @@ BLOCK = 64
 """Rows of a block."""
 FLOAT = np.dtype(np.float32)
 _ZERO, _ONE, _LOG2E = np.float32(0), np.float32(1), np.float32(math.log2(math.e))
+_NAN = np.float32(math.nan)
 
 
 class Kernels(NamedTuple):
@@ -101,7 +102,8 @@ def _statistics(lanes: Access, count: int) -> Callable[..., Any]:
         for column in range(0, x.shape[1], count):
             centred = clear(x, column, load(x, row, column) - first - mean)
             squares = squares + centred * centred
-        return mean, _ONE / np.float32(math.sqrt(add_up(x, 0, squares) / width + eps))
+        scale = _ONE / np.float32(math.sqrt(add_up(x, 0, squares) / width + eps))
+        return mean, scale if scale > _ZERO else _NAN  # squares that are too large
 
     return statistics
 

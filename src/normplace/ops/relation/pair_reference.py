@@ -111,6 +111,11 @@ class _Pairs:
         if spec.norm == "joint":
             self.centred = centre(self.a), centre(self.b)
             self.squares = [rows.square().mean(-1) for rows in self.centred]
+            for rows, squares in zip(self.centred, self.squares, strict=True):
+                # Where the square of a pair could overflow, its scale would be 0.
+                large = squares > torch.finfo(squares.dtype).max / 8
+                if bool(large.any()):
+                    rows.masked_fill_(large[..., None], torch.nan)
 
     def blocks(self) -> Iterator[Block]:
         """Blocks whose pairs fit in the budget."""

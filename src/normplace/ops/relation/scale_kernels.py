@@ -127,6 +127,7 @@ def quick_scales(
         wrong = pair & ((total <= NEAR * lengths) | (means > lengths))
         tl.store(left + _tile(), tl.max(tl.max(wrong.to(tl.float32), 1), 0))
         values = GAIN * tl.rsqrt(tl.maximum(total / width + eps, 1e-38))
+        values = tl.where(lengths < float("inf"), values, float("nan"))
         _store_scales(scale, values, pair, local, i, j, T, stride)
 
 
@@ -182,6 +183,7 @@ def pair_scales(
         variance = total / width + eps
         known = (total if FLAT else variance) > 0.0
         values = tl.where(known, GAIN / tl.sqrt_rn(tl.where(known, variance, 1.0)), 0.0)
+        values = tl.where(lengths < float("inf"), values, float("nan"))
         _store_scales(scale, values, pair, local, i, j, T, stride)
 
 

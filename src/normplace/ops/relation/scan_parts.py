@@ -65,8 +65,9 @@ def live_channels(heads, width, HEADS: tl.constexpr, WIDTH: tl.constexpr, EVEN: 
 
 @triton.jit
 def inverse_root(variance):
-    """``1 / sqrt(variance)``; 0 for a variance of 0."""
-    return tl.where(variance > 0.0, reciprocal_root(tl.where(variance > 0.0, variance, 1.0)), 0.0)
+    """``1 / sqrt(variance)``; 0 for a variance of 0, nan for one that has overflowed."""
+    root = tl.where(variance > 0.0, reciprocal_root(tl.where(variance > 0.0, variance, 1.0)), 0.0)
+    return tl.where(variance == float("inf"), float("nan"), root)
 
 
 @triton.jit

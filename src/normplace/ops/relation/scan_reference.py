@@ -30,6 +30,7 @@ from torch import Tensor
 
 from normplace.ops.features import compute_dtype
 from normplace.ops.relation.common import RelationSpec, centre, exponential, inverse_root, normalise, normalise_backward
+from normplace.ops.tracing import is_observed
 
 # Elements of a chunk: enough to amortize the overhead of PyTorch calls, few enough to stay in the cache.
 BUDGET = 1 << 18
@@ -37,6 +38,8 @@ BUDGET = 1 << 18
 BLOCK = 16
 # exp(2 sqrt(D - 1)) and its sums stay below the largest float32 for heads up to this width.
 MAX_DIRECT_WIDTH = 1800
+# Above this width, many rows with the largest product may overflow before they are divided by their number.
+MAX_SUMMED_WIDTH = 1400
 # The square of such a product stays below it for heads up to this width.
 MAX_SQUARE_WIDTH = 400
 # The square of the product times 2^-LOWER stays below it up to this width. Exponents sum to zero over the channels, so
@@ -184,12 +187,21 @@ def empty_sums(like: Tensor, keep_top: bool) -> Sums:
     return Sums(zero, torch.full_like(zero, LOWEST) if keep_top else None)
 
 
+def _without_overflow(y: Tensor, power: Tensor, total: Tensor, weight: Tensor) -> Tensor:
+    """``y = power · total · weight``, from the mean where the product with the sum is infinite."""
+    if not is_observed() and math.isfinite(float(y.detach().sum())):
+        return y
+    return torch.where(y.isinf(), power * (total * weight), y)
+
+
 def combine(u: Tensor, sums: Sums, weight: Tensor, spec: RelationSpec) -> Output:
     """The relation of rows with exponents ``u`` and the sums of their keys."""
     if sums.top is None:
         lower = lowering(spec, u.shape[-1])
         gate = exponential(u, lower or 0.0)
         y = (gate * sums.total).mul_(weight)
+        if spec.mean and u.shape[-1] // spec.heads > MAX_SUMMED_WIDTH:
+            y = _without_overflow(y, gate, sums.total, weight)
         if not spec.post_norm:
             return Output(y, gate, y, y)
         if lower is not None:
@@ -200,7 +212,9 @@ def combine(u: Tensor, sums: Sums, weight: Tensor, spec: RelationSpec) -> Output
     else:
         exponent, gate = u + sums.top, u
         if not spec.post_norm:
-            y = exponent.exp() * sums.total * weight
+            power = exponent.exp()
+            y = power * sums.total * weight
+            y = _without_overflow(y, power, sums.total, weight) if spec.mean else y
             return Output(torch.where(weight == 0, 0, y), gate, y, y)
         shift = exponent.amax(-1, keepdim=True)
         gate = u - shift
