@@ -205,6 +205,46 @@ def test_a_proof_does_not_depend_on_what_the_search_sees(name):
     assert ("the bound is large" in result.reason) == (name == "a bound far away")
 
 
+def test_an_overflow_that_exact_arithmetic_does_not_have_is_reported():
+    model = nn.Sequential(Function(lambda x: x.half()), Function(lambda x: x.double()), nn.LayerNorm(3), linear(3, 1))
+    result = certificate(model, data(), directions=1, ablate=False)
+    assert result.verdict == "bounded"
+    assert "the proof is in exact arithmetic, and here numbers overflow at t = " in result.reason
+    distance = float(result.reason.split("t = ")[1].rstrip("."))
+    assert 65504 / math.sqrt(10) < distance < 3 * 65504 * math.sqrt(10)
+    del model[:2]
+    assert "overflow" not in certificate(model, data(), directions=1, ablate=False).reason
+
+
+MIXING = {
+    "centred over the batch": lambda x: (x - x.mean(0)).tanh(),
+    "softmax over the batch": lambda x: x.softmax(0),
+    "sorted over the batch": lambda x: x.sort(0)[0],
+    "accumulated over the batch": lambda x: x.cumsum(0),
+    "summed over the batch": lambda x: x.sum().tanh(),
+    "another function of single samples": lambda x: x.tanh() if len(x) == 1 else x,
+    "attention over the batch": lambda x: nn.functional.scaled_dot_product_attention(x, x, x),
+}
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_a_model_that_mixes_samples_is_refused(name):
+    with pytest.raises(UsageError, match="changes with the other samples of the batch"):
+        certificate(nn.Sequential(linear(3, 2), Function(MIXING[name])), data())
+
+
+def test_models_written_for_one_sample_are_judged():
+    for function in (lambda x: x.reshape(3)[None].tanh(), lambda x: x[:1].tanh()):
+        assert certificate(nn.Sequential(Function(function), linear(3, 1)), data(), ablate=False).verdict == "bounded"
+
+
+def test_the_data_do_not_change():
+    x = data().double()
+    before = x.clone()
+    certificate(nn.Sequential(Function(lambda x: x.mul_(2)), linear(3, 1)), x, directions=1, changes=0)
+    assert torch.equal(x, before)
+
+
 def test_the_reasons_describe_the_growth():
     assert "after a small change" in certificate(zero_head(mlp()), data()).reason
     assert (

@@ -1,5 +1,6 @@
 """Proofs of boundedness: bounded networks are proven, unbounded and undefined ones never are."""
 
+import copy
 import math
 import runpy
 from pathlib import Path
@@ -86,6 +87,20 @@ def survives_booleans(self, x):
         return x.tanh()
 
 
+def survives_test(reads):
+    """A network that catches the error of a call that reads values, which fake tensors do not have."""
+
+    def function(self, x):
+        try:
+            if reads(x):
+                return x
+        except Exception:
+            pass
+        return x.tanh()
+
+    return function
+
+
 def written(x, where):
     x = x.clone()
     where(x).tanh_()
@@ -158,6 +173,10 @@ PROVEN = {
     "variance of one number": lambda: Function(lambda s, x: x.sin() + x[0, 0].var(-1, correction=0).sin()),
     "one more than a count": lambda: Function(lambda s, x: x.sin() / ((x > 0).sum(-1, keepdim=True) + 1)),
     "whole numbers within their range": lambda: Function(lambda s, x: 1 / (x.sigmoid() + 5).to(torch.uint8)),
+    "one entry of a sum": lambda: Function(lambda s, x: 1 / (x.sigmoid().sum(-1).long() + 1)),
+    "attention to parameters only": lambda: Function(
+        lambda s, x: x.sin() + F.scaled_dot_product_attention(s.p, s.p, s.p)[0, :1], p=torch.ones(1, 4, 3)
+    ),
     "a shared activation": lambda: (lambda a: nn.Sequential(linear(), nn.Tanh(), a, linear(), a))(nn.PReLU()),
 }
 UNPROVEN = {
@@ -230,6 +249,16 @@ UNPROVEN = {
     ),
     "a fraction as a whole number": lambda: Function(lambda s, x: 1 / torch.full_like(x, 0.5, dtype=torch.long)),
     "a sum of truth values": lambda: Function(lambda s, x: 1 / (((x > 0) + True + True).double() - 1)),
+    "whole numbers whose square wraps": lambda: Function(lambda s, x: ((x.tanh() * 1e10).long().square() + 1.0).sqrt()),
+    "indices made of counts": lambda: Function(
+        lambda s, x: 1 / torch.repeat_interleave((x[0] > 0).long() * 0 + 1, output_size=3).double()
+    ),
+    "a window in the padding only": lambda: Function(
+        lambda s, x: F.max_pool1d(x.tanh()[:, None, :1], 2, dilation=2, padding=1)
+    ),
+    "a gain of any size in a divisor": lambda: Function(lambda s, x: x / (x.abs() * s.p.abs() + 1), p=torch.ones(1)),
+    "a squared gain in a divisor": lambda: Function(lambda s, x: x / (x.abs() * s.p.square() + 1), p=torch.ones(1)),
+    "fails on large inputs": lambda: Function(lambda s, x: s.parts[0](x.long().abs())[:, 0], nn.Embedding(10, 2)),
     "an infinite multiple of zero": lambda: Function(lambda s, x: (x * INF).clamp(-1, 1)),
     "minus a mask": lambda: Function(lambda s, x: (x - torch.tensor([0.0, -INF, 0.0])).softmax(-1)),
     "a choice of the stream": lambda: Function(lambda s, x: torch.where(x > 0, x, x.tanh())),
@@ -251,6 +280,12 @@ UNPROVEN = {
     "branch through numpy that is survived": lambda: Function(survives_numpy),
     "branch on text that is survived": lambda: Function(survives_text),
     "branch on the storage that is survived": lambda: Function(survives_storage),
+    "branch on a copy that is survived": lambda: Function(
+        survives_test(lambda x: copy.deepcopy(x.detach()).numpy().max() > 1e9)
+    ),
+    "branch by a Python function that is survived": lambda: Function(
+        survives_test(lambda x: bool(x.detach().clone().apply_(lambda entry: entry > 1e9).any()))
+    ),
     "an operator of fake tensors only": lambda: Function(survives_booleans),
     "a value as a number": lambda: Function(lambda s, x: x.tanh() * x.sum().item()),
     "values as a list": lambda: Function(lambda s, x: x.tanh() + torch.tensor(x.tolist())),

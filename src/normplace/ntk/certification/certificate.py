@@ -23,6 +23,7 @@ Proofs assume exact arithmetic. Refutations use float64, at distances where roun
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import torch
@@ -32,16 +33,26 @@ from normplace.errors import UsageError, expect_number, expect_whole
 from normplace.ntk.certification.growth import combined, steepest
 from normplace.ntk.certification.model_copies import float64_copy, norm_modules, perturbed_copy, without_norms
 from normplace.ntk.certification.proof import Proof, prove
-from normplace.ntk.certification.rays import RayGrowth, Rays, few_threads, measure_growth, promising, run
+from normplace.ntk.certification.rays import (
+    RayGrowth,
+    Rays,
+    few_threads,
+    measure_growth,
+    overflow_distance,
+    promising,
+    run,
+)
 from normplace.ntk.certification.result import Certificate, NormEvidence, Witness
 from normplace.ntk.checks import require_floating
 
 # Random directions that are tried at two distances before the search gives up.
 _SCOUTS = 64
+# The relative difference of float64 outputs that is rounding.
+_SAME = 1e-6
 
 
-def _output_verdict(proof: Proof, rays: list[RayGrowth]) -> tuple[str, str]:
-    """The verdict and its reason, from the proof and the search."""
+def _output_verdict(proof: Proof, rays: list[RayGrowth], overflow: float = math.inf) -> tuple[str, str]:
+    """The verdict and its reason, from the proof and the search; ``overflow`` is the nearest distance of one."""
     growing = [ray for ray in rays if ray.output.status == "grows"]
     if proof.output:
         reason = "proven for every input and all parameters"
@@ -50,6 +61,8 @@ def _output_verdict(proof: Proof, rays: list[RayGrowth]) -> tuple[str, str]:
             reason += (
                 f"; the bound is large, for the output reaches {farthest:.3g} and grows over the distances sampled"
             )
+        if overflow < math.inf:
+            reason += f"; the proof is in exact arithmetic, and here numbers overflow at t = {overflow:.3g}"
         return "bounded", reason + "."
     if not growing:
         return "unknown", f"not proven, and a search along {len(rays)} rays found no growth, which proves nothing."
@@ -173,6 +186,36 @@ def _make_rays(
     return Rays(x[rows].repeat_interleave(2, dim=0), both, radius * 10.0**steps)
 
 
+def _refuse_mixing(model: nn.Module, sample: Tensor, alone: Tensor) -> None:
+    """Reject a model whose output for a sample changes with the other samples of the batch.
+
+    Args:
+        model: The model.
+        sample: A sample.
+        alone: The outputs for the sample alone.
+
+    Raises:
+        UsageError: If a batch with another sample gives other outputs.
+    """
+    other = 1 - 3 * sample
+    with torch.no_grad():
+        try:
+            # The sample is on both sides of the other one, so that sorting is noticed too.
+            together = model(torch.stack([sample, other, sample])).reshape(-1)
+        except Exception:  # the user's model may be written for one sample, which is all that is judged
+            return
+        # A model that reads the first sample only returns no more than its outputs.
+        expected = alone if together.shape == alone.shape else torch.cat([alone, run(model, other), alone])
+    scale = float(expected[torch.isfinite(expected)].abs().max())
+    same = together.shape == expected.shape
+    if not same or not torch.allclose(together, expected, rtol=_SAME, atol=_SAME * scale, equal_nan=True):
+        raise UsageError(
+            "the model's output for one sample changes with the other samples of the batch, so it is not a function of "
+            "one sample: remove what mixes samples, such as batch statistics or attention over the wrong dimension "
+            "(batch_first=False)."
+        )
+
+
 def certificate(
     model: nn.Module,
     x: Tensor,
@@ -192,7 +235,7 @@ def certificate(
     the exact claim, and how it differs from a bound on the tangent kernel. The model is copied and not changed.
 
     Args:
-        model: A network that takes a batch (N, …), without dropout or BatchNorm in train mode.
+        model: A network that takes a batch (N, …) of independent samples, without dropout or BatchNorm in train mode.
         x: Floating-point data (N, …); rays start at some of these samples.
         radius: Nearest distance; None uses the data's radius about their mean.
         decades: Range of distances, in powers of ten of the radius.
@@ -237,6 +280,8 @@ def certificate(
             "the model returns two different outputs for one input: call model.eval() or remove the randomness."
         )
 
+    _refuse_mixing(double, data[0], first)
+
     models = {"given": double}
     for number in range(1, changes + 1):
         models[f"changed {number}"] = perturbed_copy(double, strength, source)
@@ -251,7 +296,8 @@ def certificate(
             more = measure_growth(double, scouted, "given")
             growths += more
             sources += [scouted] * len(more)
-        verdict, reason = _output_verdict(proof, growths)
+        overflow = overflow_distance(double, rays, growths) if proof.output else math.inf
+        verdict, reason = _output_verdict(proof, growths, overflow)
         norms = norm_modules(double)
         bare_verdict, ablations = verdict, ()
         if ablate and verdict == "bounded":

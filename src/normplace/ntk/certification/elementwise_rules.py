@@ -170,7 +170,7 @@ def _abs(call: OperatorCall) -> Value:
     x = call.value(0)
     dominates = frozenset({PowerBound(x.key, call.shapes[0], 1.0)})
     return call.result(
-        lower=0.0, upper=max(x.upper, -x.lower), bounded_above=x.bounded, positive=x.away_from_zero, dominates=dominates
+        lower=0.0, upper=max(x.upper, -x.lower), bounded_above=x.bounded, positive=x.never_zero, dominates=dominates
     )
 
 
@@ -222,7 +222,7 @@ def _raised(call: OperatorCall, x: Value, p: float) -> Value:
         lower=0.0 if even or x.nonnegative else -INF,
         bounded_below=bounded or (x.bounded_below and not even),
         bounded_above=bounded or (x.bounded_above and not even),
-        positive=x.positive or (even and x.away_from_zero),
+        positive=x.positive or (even and x.never_zero),
         dominates=dominates,
         bounded_gradient=bounded_gradient,
     )

@@ -105,6 +105,11 @@ class Value:
         """Whether no entry is below zero."""
         return self.finite and self.lower >= 0
 
+    @property
+    def never_zero(self) -> bool:
+        """Whether the magnitude is bounded below by a constant above zero at all parameters, not only current ones."""
+        return self.away_from_zero and (self.positive or self.upper < 0 or not self.depends_on_parameters)
+
     def exceeds(self, other: Value) -> bool:
         """Whether |other| ≤ c · this tensor, after broadcasting, for some constant c."""
         return _applies(self.dominates, self.shape, other)
@@ -160,9 +165,7 @@ def in_dtype(value: Value, dtype: torch.dtype) -> Value:
         lower, upper = 0, 1
     else:
         info = torch.iinfo(dtype)
-        known = [end for end in (lower, upper) if math.isfinite(end)]
-        fits = len(known) == 2 or (info.bits == 64 and value.bounded)
-        if not fits or any(not info.min <= end <= info.max for end in known):
+        if not info.min <= lower <= upper <= info.max:
             lower, upper = -INF, INF
     return replace(
         value,

@@ -59,7 +59,7 @@ def _expand(call: OperatorCall) -> Value:
 
 
 _SELECTING = """t transpose permute slice select diagonal as_strided flip roll repeat unfold split split_with_sizes
-unsafe_split chunk unbind index index_select gather take embedding narrow tile movedim rot90 repeat_interleave
+unsafe_split chunk unbind index index_select gather take embedding narrow tile movedim rot90
 pixel_shuffle cat stack where select_scatter slice_scatter diagonal_scatter channel_shuffle max_pool1d
 max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d"""
 
@@ -68,7 +68,9 @@ max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max
 def _selected_entries(call: OperatorCall) -> Value | tuple[Value, ...] | None:
     """Every entry of the result is an entry of an argument, for all indices and conditions."""
     sources = _sources(call)
-    if not sources:
+    # With gaps between its entries, a window of a max pool may lie in the padding only, and its maximum is -inf.
+    gaps = "max_pool" in call.operator and {*call.get("dilation", [1])} != {1} and {*call.get("padding", [0])} != {0}
+    if not sources or gaps:
         return None
     if not all(source.finite for source in sources):
         return call.unknown()

@@ -136,8 +136,11 @@ class _Propagation:
             self.values[node] = self._apply_rule(node, call)
             return
         if torch.Tag.nondeterministic_seeded in target.tags:
-            self.without_rule.add(node)
-            self.values[node] = replace(call.unknown(), depends_on_input=True)
+            # Of these, only attention without dropout has a rule. What may be random is treated like the input.
+            derived = self._apply_rule(node, call)
+            values = (derived,) if isinstance(derived, Value) else derived
+            values = tuple(replace(value, depends_on_input=True) for value in values)
+            self.values[node] = values[0] if isinstance(derived, Value) else values
             return
         args, kwargs = fx.map_arg((node.args, node.kwargs), self._tensors.__getitem__)
         trained = any(value.depends_on_parameters for value in call.tensors)

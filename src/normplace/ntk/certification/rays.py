@@ -107,7 +107,7 @@ def run(model: nn.Module, sample: Tensor) -> Tensor:
         UsageError: If the model cannot run on it, or does not return a tensor.
     """
     with running(f"one sample of shape {tuple(sample.shape)} and dtype {sample.dtype}"):
-        output = model(sample[None])
+        output = model(sample[None].clone())  # the model may start with an in-place operator
     if not isinstance(output, Tensor):
         raise UsageError(f"the model returns a {type(output).__name__}, not a tensor: wrap it to return one tensor.")
     return output.reshape(-1)
@@ -209,3 +209,21 @@ def measure_growth(model: nn.Module, rays: Rays, label: str) -> list[RayGrowth]:
             output, kernel = (ray.classify(rays.distances, values, quantity) for quantity, values in enumerate(columns))
             growths.append(RayGrowth(label, index, output, kernel))
     return growths
+
+
+@torch.no_grad()
+def overflow_distance(model: nn.Module, rays: Rays, growths: list[RayGrowth]) -> float:
+    """The nearest distance at which an output is not finite; infinite if there is none.
+
+    Args:
+        model: The model.
+        rays: The rays.
+        growths: Growth along each of them; only the distances behind the last usable one are evaluated.
+    """
+    nearest = math.inf
+    for growth, center, direction in zip(growths, rays.centers, rays.directions, strict=True):
+        last = float(rays.distances[0]) * 10 ** (growth.output.decades + 1e-9)
+        for distance in rays.distances[rays.distances > last].tolist():
+            if distance < nearest and not bool(torch.isfinite(run(model, center + distance * direction)).all()):
+                nearest = distance
+    return nearest

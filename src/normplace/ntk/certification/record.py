@@ -38,8 +38,11 @@ _MEMORY_ACCESS = {
     Tensor.__dlpack__,
     Tensor.__repr__,
     Tensor.__format__,
+    Tensor.apply_,
+    Tensor.map_,
+    Tensor.map2_,
 }
-# Calls that read a value; fake tensors raise an error, which the model may catch.
+# Calls that read a value; fake tensors raise an error.
 _VALUE_ACCESS = {Tensor.item, Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__, Tensor.__complex__}
 
 
@@ -110,6 +113,8 @@ def record(model: nn.Module, x: Tensor) -> Recording:
         raise NotRecordedError("the forward pass reads the values of a tensor, which may decide what it runs")
     if graph is None:
         raise NotRecordedError(f"the operators cannot be recorded ({failure})")
+    if monitor.failed:
+        raise NotRecordedError(f"the forward pass catches an error of {monitor.failed}, which may decide what it runs")
     recording = Recording(graph, tuple(state))
     for node in graph.graph.nodes:
         _check(recording, node)
@@ -163,7 +168,10 @@ def _check_equal(recording: Recording, model: nn.Module, state: Mapping[str, Ten
     """Reject a recording that does not reproduce the network, which may behave differently on fake tensors."""
     with torch.no_grad():
         for point in (x, 1e3 * x + 1, -1e3 * x):
-            expected = model(point)
+            try:
+                expected = model(point)
+            except Exception as error:
+                raise NotRecordedError(f"the forward pass fails on other inputs ({type(error).__name__})") from error
             try:
                 output = recording.graph(dict(state), point)
             except Exception as error:
@@ -176,11 +184,12 @@ def _check_equal(recording: Recording, model: nn.Module, state: Mapping[str, Ten
 
 
 class _ValueAccessMonitor(TorchFunctionMode):
-    """Detects that Python reads the values of a tensor, even if the model catches the error."""
+    """Detects that Python reads the values of a tensor, or that a call fails, even if the model catches the error."""
 
     def __init__(self) -> None:
         super().__init__()
         self.accessed = False
+        self.failed = ""  # the name of a call that raised an error
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         """Reject access to the memory of a tensor."""
@@ -191,6 +200,7 @@ class _ValueAccessMonitor(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         except Exception:
             self.accessed = self.accessed or func in _VALUE_ACCESS
+            self.failed = getattr(func, "__name__", str(func))
             raise
 
 

@@ -28,6 +28,11 @@ def _reduced(value: Value, axes: tuple[int, ...]) -> frozenset[PowerBound]:
     )
 
 
+def _multiple(limit: float, count: int, outward: float) -> float:
+    """A limit of the sum of ``count`` entries that have the given limit, rounded outward."""
+    return limit if limit in {0.0, -INF, INF} or count == 0 else math.nextafter(limit * count, outward)
+
+
 @rule("sum", "mean")
 def _sum(call: OperatorCall) -> Value:
     x, axes = call.value(0), _axes(call)
@@ -35,14 +40,13 @@ def _sum(call: OperatorCall) -> Value:
         if math.prod(x.shape) == 0:
             return call.unknown()
         return call.result(**limits(x), dominates=_reduced(x, axes), mean=(x.key, axes))
-    positive = x.positive and math.prod(x.shape) > 0
-    lower, upper = (0.0 if x.nonnegative else -INF), (0.0 if x.upper <= 0 else INF)
+    count = math.prod(x.shape[axis] for axis in axes)
     facts = {
-        "lower": lower,
-        "upper": upper,
+        "lower": _multiple(x.lower, count, -INF),
+        "upper": _multiple(x.upper, count, INF),
         "bounded_below": x.bounded_below,
         "bounded_above": x.bounded_above,
-        "positive": positive,
+        "positive": x.positive and count > 0,
     }
     return call.result(**facts, dominates=_reduced(x, axes))
 
