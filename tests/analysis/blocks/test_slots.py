@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import pytest
 import torch
 from torch import nn
@@ -413,3 +415,83 @@ def test_squares_by_a_product_do_not_mix_rows():
     audit = npl.audit(Net(Added(mlp), Added(mlp)), TOKENS)
     assert [site.slot for site in audit.sites] == ["input", "inner.mid"] * 2
     assert [block.kind for block in audit.blocks] == ["mlp"] * 2
+
+
+def test_a_norm_between_two_stacks_belongs_to_no_block():
+    def pre():
+        return Added(Before(Mlp()))
+
+    audit = npl.audit(Net(pre(), pre(), nn.LayerNorm(DIM), pre(), pre(), nn.LayerNorm(DIM)), TOKENS)
+    assert audit.equations == ("x + F(N(x))",)
+    assert audit.placement == "pre"
+    assert {site.name: site.slot for site in audit.sites if site.block is None} == {
+        "blocks.2": "transition", "blocks.5": "final",
+    }  # fmt: skip
+
+
+class SkipAfterNorm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.mlp = nn.LayerNorm(DIM), Mlp()
+
+    def forward(self, x):
+        x = self.norm(x)
+        return x + self.mlp(x)
+
+
+class PostBlock(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.parts = nn.ModuleList([Attention(), Mlp()])
+        self.norms = nn.ModuleList(nn.LayerNorm(DIM) for _ in range(2))
+
+    def forward(self, x):
+        for part, norm in zip(self.parts, self.norms, strict=True):
+            x = norm(x + part(x))
+        return x
+
+
+def test_skips_after_norms_in_other_modules_do_not_change_a_post_norm_block():
+    layers = [nn.Sequential(OrderedDict(fusion=SkipAfterNorm(), post=PostBlock())) for _ in range(2)]
+    audit = npl.audit(Net(*layers), TOKENS)
+    assert [block.equation for block in audit.blocks] == ["N(x) + F(N(x))", "N(x + F(x))", "N(x + F(x))"] * 2
+
+
+class SharedMemory(nn.Module):
+    """Every layer multiplies one normalized memory by a gate, as the inputs per layer of Gemma 3n."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.norm = nn.Linear(DIM, DIM), nn.RMSNorm(DIM)
+        self.gates = nn.ModuleList(nn.Linear(DIM, DIM) for _ in range(3))
+        self.outs = nn.ModuleList(nn.Linear(DIM, DIM) for _ in range(3))
+
+    def forward(self, x, memory):
+        memory = self.norm(self.embed(memory))
+        for gate, out in zip(self.gates, self.outs, strict=True):
+            x = x + out(F.gelu(gate(x)) * memory)
+        return x
+
+
+def test_a_memory_that_several_branches_read_is_not_normalized_for_the_first():
+    audit = npl.audit(SharedMemory(), torch.randn(2, DIM), torch.randn(2, DIM))
+    assert audit.equations == ("x + F(x)",)
+    assert [site.slot for site in audit.sites] == ["embedding"]
+
+
+class Positioned(nn.Module):
+    """Post-norm attention whose queries and keys read positions that are computed from the features."""
+
+    def __init__(self):
+        super().__init__()
+        self.position, self.query, self.value = (nn.Linear(DIM, DIM) for _ in range(3))
+        self.norm = nn.LayerNorm(DIM)
+
+    def forward(self, x):
+        query = self.query(x + F.relu(self.position(x)))
+        return self.norm(x + F.scaled_dot_product_attention(query, query, self.value(x)))
+
+
+def test_positions_computed_from_features_are_not_a_block():
+    audit = npl.audit(Net(Positioned(), Positioned()), TOKENS)
+    assert [(block.equation, block.kind) for block in audit.blocks] == [("N(x + F(x))", "attention")] * 2

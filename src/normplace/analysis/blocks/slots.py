@@ -18,8 +18,9 @@ slot                    meaning
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from normplace.analysis.blocks.attention import AttentionCores
 from normplace.analysis.blocks.module_tree import is_inside, shared_depth
@@ -66,9 +67,15 @@ class SlotFinder:
     def slots(self) -> list[NormSlot]:
         """The slot of each norm."""
         slots = self._with_embedding_norms([self._slot(norm) for norm in self.norms])
-        if any(slot.skip_normed for slot in slots):
-            # In such a stack a norm midway between two adds belongs to the later one, as its siblings do.
-            slots = [self._with_later_add(norm, slot) for norm, slot in zip(self.norms, slots, strict=True)]
+        callers = {self._caller(norm) for norm, slot in zip(self.norms, slots, strict=True) if slot.skip_normed}
+        if callers:
+            # In such a block a norm midway between two adds belongs to the later one, as its siblings do.
+            slots = [
+                self._with_later_add(norm, slot) if self._caller(norm) in callers else slot
+                for norm, slot in zip(self.norms, slots, strict=True)
+            ]
+        streams = self._streams_by_module(slots)
+        slots = [self._between_stacks(norm, slot, streams) for norm, slot in zip(self.norms, slots, strict=True)]
         return [self._with_stack_end(norm, slot, slots) for norm, slot in zip(self.norms, slots, strict=True)]
 
     def _adds_after_norms(self) -> tuple[dict[ValueId, list[AddIndex]], dict[ValueId, list[AddIndex]]]:
@@ -127,7 +134,8 @@ class SlotFinder:
         if combined is not None:
             return NormSlot("input", combined)
         # A branch may read a memory besides the stream, normalized for this branch only.
-        private = norm.output not in self._trunk and not reachability.any.get(norm.input, 0) & reachability.sums
+        earlier = reachability.any.get(norm.input, 0) & reachability.sums
+        private = norm.output not in self._trunk and not earlier and norm.output not in self._read_by_several
         for add in in_branch:
             if private or self._is_nearer(norm, adds[add].call):
                 return NormSlot("input", add)
@@ -169,6 +177,25 @@ class SlotFinder:
                 elif (node, value) in branches:
                     nearest.add(branches[node, value])
         return nearest
+
+    @cached_property
+    def _read_by_several(self) -> set[ValueId]:
+        """Values that the branches of several adds read with no other add on the way, in one pass over the graph."""
+        adds = {add.node: (add.branch, AddIndex(index)) for index, add in enumerate(self.adds)}
+        reader: dict[ValueId, AddIndex] = {}
+        several: set[ValueId] = set()
+        for index in range(len(self.graph.nodes) - 1, -1, -1):
+            node = self.graph.nodes[index]
+            if NodeId(index) in adds:
+                found = [adds[NodeId(index)]]
+            else:
+                found = [
+                    (value, reader[output]) for output in node.outputs if output in reader for value in node.inputs
+                ]
+                if not several.isdisjoint(node.outputs):
+                    several.update(node.inputs)
+            several.update(value for value, add in found if reader.setdefault(value, add) != add)
+        return several
 
     def _is_another_stream(self, value: ValueId, add: ResidualAdd) -> bool:
         """Whether a sum within a branch is read outside the branch and is not the stream of the skip."""
@@ -258,6 +285,32 @@ class SlotFinder:
         if readers and self._is_nearer(norm, self.adds[readers[0]].call, or_as_near=True):
             return NormSlot("input", readers[0], skip_normed=True)
         return slot
+
+    def _streams_by_module(self, slots: Sequence[NormSlot]) -> dict[str, dict[str, bool]]:
+        """For each pattern of modules that add to a stream that goes on, whether a norm is on a sum of each module."""
+        continued = 0
+        for add in self.adds:
+            continued |= self.reachability.stream.get(add.skip, 0) & self.reachability.sums
+        streams: dict[str, dict[str, bool]] = {}
+        for add in self.adds:
+            if self.reachability.bit[add.output] & continued:
+                path = self._path(add.call)
+                streams.setdefault(pattern(path), {}).setdefault(path, False)
+        for slot in slots:
+            if slot.name == "stream" and slot.add is not None:
+                path = self._path(self.adds[slot.add].call)
+                streams.setdefault(pattern(path), {})[path] = True
+        return streams
+
+    def _between_stacks(self, norm: Norm, slot: NormSlot, streams: Mapping[str, Mapping[str, bool]]) -> NormSlot:
+        """Distinguish the stream norm of a block from a norm between two stacks, which the other blocks do not have."""
+        if slot.name != "stream" or slot.add is None:
+            return slot
+        path = self._path(self.adds[slot.add].call)
+        others = [has_norm for other, has_norm in streams[pattern(path)].items() if other != path]
+        if not others or any(others) or is_inside(self._place(norm), path):
+            return slot
+        return NormSlot("transition")
 
     def _slot_outside(self, norm: Norm) -> NormSlot:
         """The slot of a norm outside all branches."""
@@ -366,6 +419,10 @@ class SlotFinder:
         path = self._path(norm.call)
         caller = self._path(self.graph.tape.calls[norm.call].parent) if norm.call >= 0 else ""
         return path if caller == "" or is_inside(path, caller) else caller
+
+    def _caller(self, norm: Norm) -> str:
+        """The pattern of the module that calls the norm's module."""
+        return pattern(self._path(self.graph.tape.calls[norm.call].parent)) if norm.call >= 0 else ""
 
     def _path(self, call: CallId) -> str:
         return self.graph.tape.path(call)
