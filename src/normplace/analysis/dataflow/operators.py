@@ -43,7 +43,7 @@ ATTENTION = named(
     "scaled_dot_product_attention _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu "
     "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention "
     "_scaled_dot_product_fused_attention_overrideable _scaled_dot_product_attention_math_for_mps "
-    "_flash_attention_forward _efficient_attention_forward"
+    "_flash_attention_forward _efficient_attention_forward flex_attention"
 )
 CONVOLUTIONS = named(
     "convolution _convolution mkldnn_convolution cudnn_convolution conv2d thnn_conv2d _slow_conv2d_forward"
