@@ -134,6 +134,62 @@ def test_products_with_sparse_adjacencies_are_graph_convolutions():
         assert [block.kind for block in audit.blocks] == 3 * ["graph convolution"]
 
 
+class SparseBlock(nn.Module):
+    """A branch whose last product is with a sparse matrix."""
+
+    def __init__(self, matrix, product):
+        super().__init__()
+        self.norm, self.linear, self.product = nn.LayerNorm(8), nn.Linear(8, 8), product
+        self.register_buffer("matrix", matrix)
+
+    def forward(self, x):
+        return x + self.product(self.matrix, self.linear(self.norm(x)))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
+@pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr"])
+@pytest.mark.parametrize(
+    ("product", "rows", "kind"),
+    [
+        (lambda adjacency, x: adjacency @ x, 6, "graph convolution"),
+        (lambda adjacency, x: torch.sparse.mm(adjacency, x), 6, "graph convolution"),
+        (lambda weight, x: torch.sparse.mm(weight, x.t()).t(), 8, "mlp"),
+        (lambda weight, x: (weight @ x.T).T, 8, "mlp"),
+        (lambda weight, x: nn.functional.linear(x, weight), 8, "mlp"),
+    ],
+)
+def test_a_sparse_matrix_is_an_adjacency_only_if_it_sums_over_rows(layout, product, rows, kind):
+    matrix = getattr(torch.eye(rows).roll(1, 0), layout)()
+    audit = npl.audit(SparseBlock(matrix, product), torch.randn(6, 8))
+    assert [block.kind for block in audit.blocks] == [kind]
+
+
+class TalkingHeads(nn.Module):
+    """Attention whose weights are mixed over the heads before and after the softmax."""
+
+    def __init__(self, mix):
+        super().__init__()
+        self.norm, self.qkv, self.query_norm = nn.LayerNorm(8), nn.Linear(8, 24), nn.RMSNorm(4)
+        self.before, self.after = mix(), mix()
+
+    def forward(self, x):
+        query, key, value = self.qkv(self.norm(x)).view(*x.shape[:2], 3, 2, 4).permute(2, 0, 3, 1, 4)
+        scores = self.before(self.query_norm(query) @ key.mT)
+        return x + (self.after(scores.softmax(-1)) @ value).transpose(1, 2).flatten(2)
+
+
+class LinearOverHeads(nn.Linear):
+    def forward(self, scores):
+        return super().forward(scores.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+@pytest.mark.parametrize("mix", [lambda: nn.Conv2d(2, 2, 1), lambda: LinearOverHeads(2, 2)])
+def test_attention_with_talking_heads_is_attention(mix):
+    audit = npl.audit(TalkingHeads(mix), torch.randn(2, 5, 8))
+    assert [site.slot for site in audit.sites] == ["input", "inner.q"]
+    assert [block.kind for block in audit.blocks] == ["attention"]
+
+
 @pytest.mark.parametrize("name", ["TransformerConv", "GATv2Conv", "GENConv", "GINEConv", "GeneralConv"])
 def test_edge_features_added_to_messages_are_not_a_block(name):
     geometric = pytest.importorskip("torch_geometric.nn", reason="needs PyG: pip install 'normplace[graphs]'")

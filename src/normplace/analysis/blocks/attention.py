@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from normplace.analysis.dataflow.graph import Graph, Node
@@ -48,18 +49,20 @@ class AttentionCores:
 
     def _add_written_out(self, softmax: Node) -> None:
         """Add the core of two products around a softmax."""
-        scores = self._nearest_product(softmax.inputs[0], forward=False)
-        gathered = self._nearest_product(softmax.outputs[0], forward=True)
+        shape = self.graph.values[softmax.inputs[0]].shape
+        heads = shape[-3] if len(shape) > 3 else 0
+        scores = self._nearest_product(softmax.inputs[0], heads, forward=False)
+        gathered = self._nearest_product(softmax.outputs[0], heads, forward=True)
         if scores is None or gathered is None:
             return
         query, key = self.graph.factors(self.graph.nodes[scores])[:2]
-        weights = self._derived(softmax.outputs[0])
+        weights = self._derived(softmax.outputs[0], heads)
         self.letters |= {(scores, query): "q", (scores, key): "k"}
         self.letters |= {(gathered, value): "v" for value in self.graph.nodes[gathered].inputs if value not in weights}
         self.ends.add(gathered)
 
-    def _nearest_product(self, value: ValueId, forward: bool) -> NodeId | None:
-        """The nearest product of features with features after or before a value, with no barrier between."""
+    def _nearest_product(self, value: ValueId, heads: int, forward: bool) -> NodeId | None:
+        """The nearest product of features with features after or before a value, with no other barrier between."""
         queue, seen = [value], set()
         while queue:
             value = queue.pop(0)
@@ -69,14 +72,22 @@ class AttentionCores:
                     continue
                 seen.add(node_id)
                 node = self.graph.nodes[node_id]
-                if node.name in PRODUCTS:
-                    if len(self.graph.factors(node)) >= 2:
-                        return node_id
-                elif not self.graph.is_barrier(node):
+                if node.name in PRODUCTS and len(self.graph.factors(node)) >= 2:
+                    return node_id
+                if not self._mixes_features(node, heads):
                     queue += node.outputs if forward else self.graph.data_inputs(node)
         return None
 
-    def _derived(self, value: ValueId) -> set[ValueId]:
+    def _mixes_features(self, node: Node, heads: int) -> bool:
+        """Whether a node is a barrier other than a map of attention weights over the heads, as of talking heads."""
+        if not self.graph.is_barrier(node):
+            return node.name in PRODUCTS
+        if node.name not in PRODUCTS | CONVOLUTIONS:
+            return True
+        shapes = [self.graph.values[value].shape for value in node.inputs if self.graph.is_weight(value)]
+        return not any(shape[:2] == (heads, heads) and math.prod(shape) == heads**2 for shape in shapes)
+
+    def _derived(self, value: ValueId, heads: int = 0) -> set[ValueId]:
         """A value and everything computed from it up to the next barrier."""
         seen, queue = set(), [value]
         while queue:
@@ -84,7 +95,8 @@ class AttentionCores:
             if value not in seen:
                 seen.add(value)
                 for node in self.graph.readers(value):
-                    queue += () if self.graph.is_barrier(node) else node.outputs
+                    is_end = self.graph.is_barrier(node) and self._mixes_features(node, heads)
+                    queue += () if is_end else node.outputs
         return seen
 
     def kind_of(self, region: set[NodeId]) -> str:

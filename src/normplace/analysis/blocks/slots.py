@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from normplace.analysis.blocks.attention import AttentionCores
 from normplace.analysis.blocks.module_tree import is_inside, shared_depth
@@ -113,7 +112,7 @@ class SlotFinder:
     def _slot(self, norm: Norm) -> NormSlot:
         reachability, adds = self.reachability, self.adds
         on_skip, in_branch = self._skips_after.get(norm.output, []), list(self._branches_after.get(norm.output, ()))
-        nearest = self._nearest_adds(norm) if len(in_branch) > 1 else set()
+        nearest = self.structure.nearest_adds(norm.output) if len(in_branch) > 1 else set()
         in_branch.sort(
             key=lambda add: (add not in nearest, -reachability.bit[adds[add].fork].bit_length(), adds[add].node)
         )
@@ -135,7 +134,7 @@ class SlotFinder:
             return NormSlot("input", combined)
         # A branch may read a memory besides the stream, normalized for this branch only.
         earlier = reachability.any.get(norm.input, 0) & reachability.sums
-        private = norm.output not in self._trunk and not earlier and norm.output not in self._read_by_several
+        private = norm.output not in self._trunk and not earlier and norm.output not in self.structure.read_by_several
         for add in in_branch:
             if private or self._is_nearer(norm, adds[add].call):
                 return NormSlot("input", add)
@@ -160,42 +159,6 @@ class SlotFinder:
             return NormSlot("input", index)
         inner = self.attention.inner_slot(norm, self.structure.regions.of(add), add, reachability)
         return NormSlot(f"inner.{inner}", index)
-
-    def _nearest_adds(self, norm: Norm) -> set[AddIndex]:
-        """The adds whose branches a norm reaches with no other add on the way."""
-        branches = {(add.node, add.branch): AddIndex(index) for index, add in enumerate(self.adds)}
-        add_nodes = {add.node for add in self.adds}
-        nearest, seen, queue = set(), set(), [norm.output]
-        while queue:
-            value = queue.pop()
-            if value in seen:
-                continue
-            seen.add(value)
-            for node in self.graph.consumers.get(value, ()):
-                if node not in add_nodes:
-                    queue += self.graph.nodes[node].outputs
-                elif (node, value) in branches:
-                    nearest.add(branches[node, value])
-        return nearest
-
-    @cached_property
-    def _read_by_several(self) -> set[ValueId]:
-        """Values that the branches of several adds read with no other add on the way, in one pass over the graph."""
-        adds = {add.node: (add.branch, AddIndex(index)) for index, add in enumerate(self.adds)}
-        reader: dict[ValueId, AddIndex] = {}
-        several: set[ValueId] = set()
-        for index in range(len(self.graph.nodes) - 1, -1, -1):
-            node = self.graph.nodes[index]
-            if NodeId(index) in adds:
-                found = [adds[NodeId(index)]]
-            else:
-                found = [
-                    (value, reader[output]) for output in node.outputs if output in reader for value in node.inputs
-                ]
-                if not several.isdisjoint(node.outputs):
-                    several.update(node.inputs)
-            several.update(value for value, add in found if reader.setdefault(value, add) != add)
-        return several
 
     def _is_another_stream(self, value: ValueId, add: ResidualAdd) -> bool:
         """Whether a sum within a branch is read outside the branch and is not the stream of the skip."""

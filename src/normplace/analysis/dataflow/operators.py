@@ -18,6 +18,7 @@ RESHAPES = named(
     "view _unsafe_view _reshape_alias reshape transpose t permute unsqueeze squeeze expand as_strided unfold movedim "
     "view_as_real view_as_complex"
 )
+TRANSPOSES = named("transpose t permute")
 SPLITS = named("slice select split split_with_sizes unsafe_split unsafe_split_with_sizes unbind narrow chunk")
 KEEPS = CASTS | RESHAPES
 MOVES = (

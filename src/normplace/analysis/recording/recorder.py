@@ -30,6 +30,7 @@ from normplace.analysis.recording.tape import Call, Op, Tape, Value, ValueRef
 # The range of these operands and results shows how large the statistics of norms, and the streams, are.
 MEASURED_INPUT = {"rsqrt", "sqrt", "linalg_vector_norm"}
 MEASURED_OUTPUT = {"add", "native_layer_norm", "_fused_rms_norm", "native_group_norm"}
+SPARSE_LAYOUTS = {torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc}
 OVERWRITING = {"copy", "zero", "fill", "normal", "uniform", "bernoulli", "exponential"}
 # The steps of an aggregation over edges are not layers: a softmax subtracts and adds back the largest message.
 RECORDED_AS_ONE = {"normplace::aggregate", "normplace::neighbours"}
@@ -292,7 +293,8 @@ class Recorder(TorchDispatchMode):
 
     def _new_value(self, tensor: Tensor, origin: str) -> ValueId:
         value = ValueId(len(self.tape.values))
-        self.tape.values.append(Value(tuple(tensor.shape), tensor.dtype, origin))
+        is_sparse = tensor.layout in SPARSE_LAYOUTS
+        self.tape.values.append(Value(tuple(tensor.shape), tensor.dtype, origin, is_sparse=is_sparse))
         self.on_new_value(value, tensor)
         return value
 
