@@ -190,6 +190,66 @@ def test_attention_with_talking_heads_is_attention(mix):
     assert [block.kind for block in audit.blocks] == ["attention"]
 
 
+class OverTokens(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x.transpose(1, 2)).transpose(1, 2)
+
+
+class Gating(nn.Module):
+    """The spatial gating unit of gMLP."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.norm, self.down = nn.Linear(8, 16), nn.LayerNorm(8), nn.Linear(8, 8)
+        self.over_tokens = nn.Parameter(torch.randn(5, 5))
+
+    def forward(self, x):
+        kept, gate = self.up(x).chunk(2, -1)
+        return self.down(kept * (self.over_tokens @ self.norm(gate)))
+
+
+def perceptron(width):
+    return nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+
+
+@pytest.mark.parametrize(
+    ("branch", "kind"),
+    [(lambda: perceptron(8), "mlp"), (lambda: OverTokens(perceptron(5)), "mixer"), (Gating, "mixer")],
+    ids=["features", "tokens", "gate"],
+)
+def test_matrices_over_tokens_mix_rows(branch, kind):
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.branch = nn.LayerNorm(8), branch()
+
+        def forward(self, x):
+            return x + self.branch(self.norm(x))
+
+    audit = npl.audit(nn.Sequential(nn.Linear(8, 8), Block(), Block()), torch.randn(2, 5, 8))
+    assert [block.kind for block in audit.blocks] == [kind] * 2
+
+
+def test_the_map_to_queries_is_found_without_a_softmax():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.latent_norm = nn.LayerNorm(8), nn.LayerNorm(8)
+            self.latent, self.query, self.key, self.value = (nn.Linear(8, 8) for _ in range(4))
+
+        def forward(self, x):
+            read = self.norm(x)
+            query = self.query(self.latent_norm(self.latent(read)))
+            return x + (query @ self.key(read).mT).relu() @ self.value(read)
+
+    audit = npl.audit(Block(), torch.randn(2, 5, 8))
+    assert [site.slot for site in audit.sites] == ["input", "inner.q-latent"]
+
+
 @pytest.mark.parametrize("name", ["TransformerConv", "GATv2Conv", "GENConv", "GINEConv", "GeneralConv"])
 def test_edge_features_added_to_messages_are_not_a_block(name):
     geometric = pytest.importorskip("torch_geometric.nn", reason="needs PyG: pip install 'normplace[graphs]'")
@@ -307,7 +367,7 @@ def test_experts_that_add_up_their_tokens_are_not_graph_convolutions():
             return x + out
 
     (block,) = npl.audit(Experts(), torch.randn(12, 8)).blocks
-    assert (block.kind, block.equation) == ("mlp", "x + F(N(x))")
+    assert (block.kind, block.equation) == ("experts", "x + F(N(x))")
 
 
 def test_timm():

@@ -136,6 +136,11 @@ class BlockAssembler:
     def _input_norms(self, group: Sequence[AddIndex]) -> list[Norm]:
         return [norm for add in group for norm, slot in self._placed_at.get(add, ()) if slot.name == "input"]
 
+    def _norms_before(self, value: ValueId, group: Sequence[AddIndex]) -> list[Norm]:
+        """The norms of a block that a branch reads."""
+        norms = (norm for add in group for norm, _ in self._placed_at.get(add, ()))
+        return [norm for norm in norms if self.reachability.comes_from(value, norm.output)]
+
     def _report(self, index: AddIndex, value: ValueId, group: Sequence[AddIndex]) -> BranchReport:
         add = self.adds[index]
         placed = [
@@ -146,7 +151,7 @@ class BlockAssembler:
         ]
         total = self.graph.values[add.output]
         return BranchReport(
-            kind=self.attention.kind_of(self.structure.regions.of(add, value)),
+            kind=self.attention.kind_of(self.structure.regions.of(add, value), self._norms_before(value, group)),
             module=self.branches.module(value, add.call),
             add=self.graph.tape.path(add.call),
             spec=self._spec(add, value, placed, group),

@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterable
 
 from normplace.analysis.dataflow.graph import Graph, Node
-from normplace.analysis.dataflow.operand_roles import operand_role
+from normplace.analysis.dataflow.operand_roles import operand_role, sums_rows
 from normplace.analysis.dataflow.operators import (
     ATTENTION,
+    CHOICES,
     CONVOLUTIONS,
     PRODUCTS,
     RECURRENCES,
@@ -99,8 +100,13 @@ class AttentionCores:
                     queue += () if is_end else node.outputs
         return seen
 
-    def kind_of(self, region: set[NodeId]) -> str:
-        """The kind of a branch: attention, recurrence, convolution, experts, graph convolution, mixer or mlp."""
+    def kind_of(self, region: set[NodeId], norms: Iterable[Norm] = ()) -> str:
+        """The kind of a branch: attention, recurrence, convolution, experts, graph convolution, mixer or mlp.
+
+        Args:
+            region: The nodes of the branch.
+            norms: The norms in the branch, which show the axis of its features.
+        """
         names = {self.graph.nodes[node_id].name for node_id in region}
         if region & self.ends:
             return "attention"
@@ -108,11 +114,14 @@ class AttentionCores:
             return "recurrence"
         if names & CONVOLUTIONS:
             return "convolution"
-        if "topk" in names:
+        if names & CHOICES:
             return "experts"
         if any(self.graph.aggregates_edges(self.graph.nodes[node_id]) for node_id in region):
             return "graph convolution"
-        return "mixer" if self._mixes_rows(region) else "mlp"
+        mixes = self._mixes_rows(region) or any(
+            norm.erases_scale and sums_rows(self.graph, norm.output, norm.axis, region) for norm in norms
+        )
+        return "mixer" if mixes else "mlp"
 
     def _is_recurrent(self, call: CallId) -> bool:
         return call >= 0 and self.graph.tape.calls[call].recurrent
@@ -148,6 +157,7 @@ class AttentionCores:
         products = [self.graph.nodes[node_id] for node_id, _ in reading]
         products = [node for node in products if node.name in PRODUCTS]
         latent = self.letters_of(operand for node in products for operand in self.barriers_after(node.outputs[0]))
+        latent = latent or next(filter(None, (operand_role(self.graph, node.outputs[0]) for node in products)), "")
         if latent:
             return f"{latent}-latent"
         last = any(add.branch in self._derived(value) for node in products for value in node.outputs)

@@ -59,6 +59,7 @@ ROW_MIXERS = CONVOLUTIONS | RECURRENCES | FOURIER | POOLS
 SOFTMAXES = named("_softmax softmax _safe_softmax")
 GATES = SOFTMAXES | {"sigmoid", "tanh", "hardsigmoid"}
 GATE_ARITHMETIC = MOVES | {"rsub", "mul", "add"}
+CHOICES = named("topk argmax _grouped_mm")
 SPREADS = named("index_add scatter_add scatter_reduce segment_reduce")
 AGGREGATIONS = SPREADS | {"normplace::aggregate"}
 SPARSE_PRODUCTS = named("_sparse_addmm _sparse_mm_reduce_impl")
