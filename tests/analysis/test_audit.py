@@ -440,6 +440,31 @@ def test_kinds(norm, kind):
         assert site.eps == pytest.approx(norm.eps or torch.finfo(torch.float32).eps)
 
 
+@pytest.mark.parametrize(
+    "norm",
+    [
+        lambda x, gain: nn.functional.normalize(x, dim=-1) * 8**0.5 * gain,
+        lambda x, gain: nn.functional.normalize(x, dim=-1) * gain * 8**0.5,
+        lambda x, gain: (nn.functional.normalize(x.T[None], dim=1) * gain[:, None] * 8**0.5)[0].T,
+        lambda x, gain: x / (x.square().sum(-1, keepdim=True) + 8e-5).sqrt() * 8**0.5,
+    ],
+    ids=["then gain", "after gain", "channels first", "squares"],
+)
+def test_a_length_times_the_root_of_the_width_is_a_root_mean_square(norm):
+    class Norm(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gain = nn.Parameter(torch.ones(8))
+
+        def forward(self, x):
+            return norm(x, self.gain)
+
+    (site,) = npl.audit(Norms(Norm()), torch.randn(4, 8)).sites
+    assert site.kind == "rms"
+    if site.variance is not None:
+        assert site.eps == pytest.approx(1e-5)
+
+
 @torch.library.custom_op("normplace_tests::length", mutates_args=())
 def custom_length(x: Tensor) -> Tensor:
     return x / x.norm(dim=-1, keepdim=True)
