@@ -495,3 +495,46 @@ class Positioned(nn.Module):
 def test_positions_computed_from_features_are_not_a_block():
     audit = npl.audit(Net(Positioned(), Positioned()), TOKENS)
     assert [(block.equation, block.kind) for block in audit.blocks] == [("N(x + F(x))", "attention")] * 2
+
+
+class AddedInMlp(nn.Module):
+    """A post-norm block whose MLP adds its own skip, before a norm that ends the stack."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention, self.mlp = Attention(), Added(Mlp())
+        self.norms = nn.ModuleList(nn.LayerNorm(DIM) for _ in range(2))
+
+    def forward(self, x):
+        x = self.norms[0](x + self.attention(x))
+        return self.norms[1](self.mlp(x))
+
+
+def test_the_last_norm_of_a_stack_is_like_its_siblings():
+    audit = npl.audit(Net(AddedInMlp(), AddedInMlp()), TOKENS)
+    assert audit.equations == ("N(x + F(x))",)
+    assert audit.placement == "post"
+
+
+class NormedSkip(nn.Module):
+    """A block of RepVGG: a norm on the skip, and one on each convolution."""
+
+    def __init__(self, branches):
+        super().__init__()
+        self.skip = nn.BatchNorm1d(DIM)
+        self.branches = nn.ModuleList(
+            nn.Sequential(nn.Conv1d(DIM, DIM, 1), nn.BatchNorm1d(DIM)) for _ in range(branches)
+        )
+
+    def forward(self, x):
+        total = self.skip(x)
+        for branch in self.branches:
+            total = total + branch(x)
+        return F.relu(total)
+
+
+@pytest.mark.parametrize(("branches", "equation"), [(1, "N(x) + N(F(x))"), (2, "N(x) + N(F1(x)) + N(F2(x))")])
+def test_a_norm_on_the_skip_is_in_the_equation(branches, equation):
+    audit = npl.audit(nn.Sequential(NormedSkip(branches), NormedSkip(branches)), torch.randn(2, DIM, 5))
+    assert {site.slot for site in audit.sites if "skip" in site.name} == {"skip"}
+    assert audit.equations == (equation,)

@@ -302,10 +302,17 @@ class SlotFinder:
         index = self.structure.add_of_sum[self.reachability.latest(end)]
         in_block = is_inside(self._place(norm), self._path(self.adds[index].call))
         if on_sum:
-            is_stream = self._ends_block(index, in_block, slots)
+            is_stream = self._ends_block(index, in_block, slots) or self._has_sibling_on_sum(norm, slots)
         else:  # another norm is between the sum and this one
             is_stream = in_block and self._adds_one_block(self.adds[index])
         return NormSlot("stream", index) if is_stream else NormSlot(slot.name)
+
+    def _has_sibling_on_sum(self, norm: Norm, slots: Sequence[NormSlot]) -> bool:
+        """Whether a norm of the same name in another block is on a sum."""
+        place = self._place(norm)
+        placed = zip(self.norms, slots, strict=True)
+        others = (self._place(other) for other, slot in placed if slot.name == "stream")
+        return any(other != place and pattern(other) == pattern(place) for other in others)
 
     def _ends_block(self, index: AddIndex, in_block: bool, slots: Sequence[NormSlot]) -> bool:
         """Whether a norm on the last sum of a stream belongs to the block of that sum.
