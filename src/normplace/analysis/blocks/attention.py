@@ -9,8 +9,8 @@ from normplace.analysis.dataflow.graph import Graph, Node
 from normplace.analysis.dataflow.operand_roles import operand_role, sums_rows
 from normplace.analysis.dataflow.operators import (
     ATTENTION,
-    CHOICES,
     CONVOLUTIONS,
+    EXPERTS,
     PRODUCTS,
     RECURRENCES,
     ROW_MIXERS,
@@ -114,21 +114,21 @@ class AttentionCores:
             return "recurrence"
         if names & CONVOLUTIONS:
             return "convolution"
-        if names & CHOICES:
+        if names & EXPERTS:
             return "experts"
         if any(self.graph.aggregates_edges(self.graph.nodes[node_id]) for node_id in region):
             return "graph convolution"
         mixes = self._mixes_rows(region) or any(
             norm.erases_scale and sums_rows(self.graph, norm.output, norm.axis, region) for norm in norms
         )
-        return "mixer" if mixes else "mlp"
+        return "mixer" if mixes else "experts" if "argmax" in names else "mlp"
 
     def _is_recurrent(self, call: CallId) -> bool:
         return call >= 0 and self.graph.tape.calls[call].recurrent
 
     def _mixes_rows(self, region: Iterable[NodeId]) -> bool:
         nodes = [self.graph.nodes[node_id] for node_id in region]
-        if any(node.name in ROW_MIXERS for node in nodes):
+        if any(node.name in ROW_MIXERS and any(map(self.graph.is_features, node.outputs)) for node in nodes):
             return True
         return any(node.name in PRODUCTS and not node.squares and len(self.graph.factors(node)) >= 2 for node in nodes)
 
@@ -157,7 +157,9 @@ class AttentionCores:
         products = [self.graph.nodes[node_id] for node_id, _ in reading]
         products = [node for node in products if node.name in PRODUCTS]
         latent = self.letters_of(operand for node in products for operand in self.barriers_after(node.outputs[0]))
-        latent = latent or next(filter(None, (operand_role(self.graph, node.outputs[0]) for node in products)), "")
+        # Keys are less certain: a product with maps that a hypernetwork returns looks like one with keys.
+        if not latent and any(operand_role(self.graph, node.outputs[0]) == "q" for node in products):
+            latent = "q"
         if latent:
             return f"{latent}-latent"
         last = any(add.branch in self._derived(value) for node in products for value in node.outputs)
