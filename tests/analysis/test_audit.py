@@ -134,6 +134,122 @@ def test_products_with_sparse_adjacencies_are_graph_convolutions():
         assert [block.kind for block in audit.blocks] == 3 * ["graph convolution"]
 
 
+class SparseBlock(nn.Module):
+    """A branch whose last product is with a sparse matrix."""
+
+    def __init__(self, matrix, product):
+        super().__init__()
+        self.norm, self.linear, self.product = nn.LayerNorm(8), nn.Linear(8, 8), product
+        self.register_buffer("matrix", matrix)
+
+    def forward(self, x):
+        return x + self.product(self.matrix, self.linear(self.norm(x)))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
+@pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr"])
+@pytest.mark.parametrize(
+    ("product", "rows", "kind"),
+    [
+        (lambda adjacency, x: adjacency @ x, 6, "graph convolution"),
+        (lambda adjacency, x: torch.sparse.mm(adjacency, x), 6, "graph convolution"),
+        (lambda weight, x: torch.sparse.mm(weight, x.t()).t(), 8, "mlp"),
+        (lambda weight, x: (weight @ x.T).T, 8, "mlp"),
+        (lambda weight, x: nn.functional.linear(x, weight), 8, "mlp"),
+    ],
+)
+def test_a_sparse_matrix_is_an_adjacency_only_if_it_sums_over_rows(layout, product, rows, kind):
+    matrix = getattr(torch.eye(rows).roll(1, 0), layout)()
+    audit = npl.audit(SparseBlock(matrix, product), torch.randn(6, 8))
+    assert [block.kind for block in audit.blocks] == [kind]
+
+
+class TalkingHeads(nn.Module):
+    """Attention whose weights are mixed over the heads before and after the softmax."""
+
+    def __init__(self, mix):
+        super().__init__()
+        self.norm, self.qkv, self.query_norm = nn.LayerNorm(8), nn.Linear(8, 24), nn.RMSNorm(4)
+        self.before, self.after = mix(), mix()
+
+    def forward(self, x):
+        query, key, value = self.qkv(self.norm(x)).view(*x.shape[:2], 3, 2, 4).permute(2, 0, 3, 1, 4)
+        scores = self.before(self.query_norm(query) @ key.mT)
+        return x + (self.after(scores.softmax(-1)) @ value).transpose(1, 2).flatten(2)
+
+
+class LinearOverHeads(nn.Linear):
+    def forward(self, scores):
+        return super().forward(scores.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+@pytest.mark.parametrize("mix", [lambda: nn.Conv2d(2, 2, 1), lambda: LinearOverHeads(2, 2)])
+def test_attention_with_talking_heads_is_attention(mix):
+    audit = npl.audit(TalkingHeads(mix), torch.randn(2, 5, 8))
+    assert [site.slot for site in audit.sites] == ["input", "inner.q"]
+    assert [block.kind for block in audit.blocks] == ["attention"]
+
+
+class OverTokens(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x.transpose(1, 2)).transpose(1, 2)
+
+
+class Gating(nn.Module):
+    """The spatial gating unit of gMLP."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.norm, self.down = nn.Linear(8, 16), nn.LayerNorm(8), nn.Linear(8, 8)
+        self.over_tokens = nn.Parameter(torch.randn(5, 5))
+
+    def forward(self, x):
+        kept, gate = self.up(x).chunk(2, -1)
+        return self.down(kept * (self.over_tokens @ self.norm(gate)))
+
+
+def perceptron(width):
+    return nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+
+
+@pytest.mark.parametrize(
+    ("branch", "kind"),
+    [(lambda: perceptron(8), "mlp"), (lambda: OverTokens(perceptron(5)), "mixer"), (Gating, "mixer")],
+    ids=["features", "tokens", "gate"],
+)
+def test_matrices_over_tokens_mix_rows(branch, kind):
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.branch = nn.LayerNorm(8), branch()
+
+        def forward(self, x):
+            return x + self.branch(self.norm(x))
+
+    audit = npl.audit(nn.Sequential(nn.Linear(8, 8), Block(), Block()), torch.randn(2, 5, 8))
+    assert [block.kind for block in audit.blocks] == [kind] * 2
+
+
+def test_the_map_to_queries_is_found_without_a_softmax():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.latent_norm = nn.LayerNorm(8), nn.LayerNorm(8)
+            self.latent, self.query, self.key, self.value = (nn.Linear(8, 8) for _ in range(4))
+
+        def forward(self, x):
+            read = self.norm(x)
+            query = self.query(self.latent_norm(self.latent(read)))
+            return x + (query @ self.key(read).mT).relu() @ self.value(read)
+
+    audit = npl.audit(Block(), torch.randn(2, 5, 8))
+    assert [site.slot for site in audit.sites] == ["input", "inner.q-latent"]
+
+
 @pytest.mark.parametrize("name", ["TransformerConv", "GATv2Conv", "GENConv", "GINEConv", "GeneralConv"])
 def test_edge_features_added_to_messages_are_not_a_block(name):
     geometric = pytest.importorskip("torch_geometric.nn", reason="needs PyG: pip install 'normplace[graphs]'")
@@ -244,6 +360,8 @@ def test_experts_that_add_up_their_tokens_are_not_graph_convolutions():
         def forward(self, x):
             h = self.norm(x)
             chosen = self.router(h).argmax(-1)
+            place = nn.functional.one_hot(chosen, 2).cumsum(0).gather(1, chosen[:, None])[:, 0]
+            chosen = chosen.masked_fill(place > 5, -1)  # tokens over the capacity of an expert
             out = torch.zeros_like(h)
             for number, expert in enumerate(self.experts):
                 (tokens,) = torch.where(chosen == number)
@@ -251,7 +369,7 @@ def test_experts_that_add_up_their_tokens_are_not_graph_convolutions():
             return x + out
 
     (block,) = npl.audit(Experts(), torch.randn(12, 8)).blocks
-    assert (block.kind, block.equation) == ("mlp", "x + F(N(x))")
+    assert (block.kind, block.equation) == ("experts", "x + F(N(x))")
 
 
 def test_timm():
@@ -322,6 +440,31 @@ def test_kinds(norm, kind):
     assert (site.slot, site.kind, site.name) == ("plain", kind, "norm")
     if hasattr(norm, "eps"):
         assert site.eps == pytest.approx(norm.eps or torch.finfo(torch.float32).eps)
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [
+        lambda x, gain: nn.functional.normalize(x, dim=-1) * 8**0.5 * gain,
+        lambda x, gain: nn.functional.normalize(x, dim=-1) * gain * 8**0.5,
+        lambda x, gain: (nn.functional.normalize(x.T[None], dim=1) * gain[:, None] * 8**0.5)[0].T,
+        lambda x, gain: x / (x.square().sum(-1, keepdim=True) + 8e-5).sqrt() * 8**0.5,
+    ],
+    ids=["then gain", "after gain", "channels first", "squares"],
+)
+def test_a_length_times_the_root_of_the_width_is_a_root_mean_square(norm):
+    class Norm(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gain = nn.Parameter(torch.ones(8))
+
+        def forward(self, x):
+            return norm(x, self.gain)
+
+    (site,) = npl.audit(Norms(Norm()), torch.randn(4, 8)).sites
+    assert site.kind == "rms"
+    if site.variance is not None:
+        assert site.eps == pytest.approx(1e-5)
 
 
 @torch.library.custom_op("normplace_tests::length", mutates_args=())

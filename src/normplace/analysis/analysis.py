@@ -18,7 +18,7 @@ from normplace.analysis.norms.find import find_norms
 from normplace.analysis.recording.ids import BlockIndex, CallId, NodeId, NormIndex, ValueId
 from normplace.analysis.recording.passes import dtype_name
 from normplace.analysis.recording.tape import Tape
-from normplace.analysis.residuals.adds import between_branches, find_adds, nested
+from normplace.analysis.residuals.adds import between_branches, bypassed, find_adds, nested
 from normplace.analysis.residuals.attention_scores import score_nodes
 from normplace.analysis.residuals.edge_messages import message_nodes
 from normplace.analysis.residuals.reachability import ResidualAdd
@@ -67,8 +67,8 @@ class Analysis:
     def _find_structure(self) -> tuple[ResidualStructure, list[NormSlot]]:
         """The residual adds and the slots of the norms around them.
 
-        A sum within a branch is not residual if it has no norm and its branch contains no block that has one, or if it
-        adds features of an earlier branch.
+        A sum within a branch is not residual if it has no norm and its branch contains no block that has one, if it
+        adds features of an earlier branch, or if its sum is an argument of one branch only.
         """
         excluded = score_nodes(self.graph) | message_nodes(self.graph)
         while True:
@@ -79,6 +79,7 @@ class Analysis:
             inner = {add for add, _ in nested(adds, reachability)} - normed
             bare = {add.node for add in inner if not reachability.spans(normed, add)}
             bare |= {add.node for add in between_branches(adds, reachability)}
+            bare |= {add.node for add in bypassed(adds, self.norms, reachability) if add not in normed}
             if not bare:
                 return structure, slots
             excluded |= bare

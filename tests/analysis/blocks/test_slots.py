@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import pytest
 import torch
 from torch import nn
@@ -413,3 +415,126 @@ def test_squares_by_a_product_do_not_mix_rows():
     audit = npl.audit(Net(Added(mlp), Added(mlp)), TOKENS)
     assert [site.slot for site in audit.sites] == ["input", "inner.mid"] * 2
     assert [block.kind for block in audit.blocks] == ["mlp"] * 2
+
+
+def test_a_norm_between_two_stacks_belongs_to_no_block():
+    def pre():
+        return Added(Before(Mlp()))
+
+    audit = npl.audit(Net(pre(), pre(), nn.LayerNorm(DIM), pre(), pre(), nn.LayerNorm(DIM)), TOKENS)
+    assert audit.equations == ("x + F(N(x))",)
+    assert audit.placement == "pre"
+    assert {site.name: site.slot for site in audit.sites if site.block is None} == {
+        "blocks.2": "transition", "blocks.5": "final",
+    }  # fmt: skip
+
+
+class SkipAfterNorm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.mlp = nn.LayerNorm(DIM), Mlp()
+
+    def forward(self, x):
+        x = self.norm(x)
+        return x + self.mlp(x)
+
+
+class PostBlock(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.parts = nn.ModuleList([Attention(), Mlp()])
+        self.norms = nn.ModuleList(nn.LayerNorm(DIM) for _ in range(2))
+
+    def forward(self, x):
+        for part, norm in zip(self.parts, self.norms, strict=True):
+            x = norm(x + part(x))
+        return x
+
+
+def test_skips_after_norms_in_other_modules_do_not_change_a_post_norm_block():
+    layers = [nn.Sequential(OrderedDict(fusion=SkipAfterNorm(), post=PostBlock())) for _ in range(2)]
+    audit = npl.audit(Net(*layers), TOKENS)
+    assert [block.equation for block in audit.blocks] == ["N(x) + F(N(x))", "N(x + F(x))", "N(x + F(x))"] * 2
+
+
+class SharedMemory(nn.Module):
+    """Every layer multiplies one normalized memory by a gate, as the inputs per layer of Gemma 3n."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.norm = nn.Linear(DIM, DIM), nn.RMSNorm(DIM)
+        self.gates = nn.ModuleList(nn.Linear(DIM, DIM) for _ in range(3))
+        self.outs = nn.ModuleList(nn.Linear(DIM, DIM) for _ in range(3))
+
+    def forward(self, x, memory):
+        memory = self.norm(self.embed(memory))
+        for gate, out in zip(self.gates, self.outs, strict=True):
+            x = x + out(F.gelu(gate(x)) * memory)
+        return x
+
+
+def test_a_memory_that_several_branches_read_is_not_normalized_for_the_first():
+    audit = npl.audit(SharedMemory(), torch.randn(2, DIM), torch.randn(2, DIM))
+    assert audit.equations == ("x + F(x)",)
+    assert [site.slot for site in audit.sites] == ["embedding"]
+
+
+class Positioned(nn.Module):
+    """Post-norm attention whose queries and keys read positions that are computed from the features."""
+
+    def __init__(self):
+        super().__init__()
+        self.position, self.query, self.value = (nn.Linear(DIM, DIM) for _ in range(3))
+        self.norm = nn.LayerNorm(DIM)
+
+    def forward(self, x):
+        query = self.query(x + F.relu(self.position(x)))
+        return self.norm(x + F.scaled_dot_product_attention(query, query, self.value(x)))
+
+
+def test_positions_computed_from_features_are_not_a_block():
+    audit = npl.audit(Net(Positioned(), Positioned()), TOKENS)
+    assert [(block.equation, block.kind) for block in audit.blocks] == [("N(x + F(x))", "attention")] * 2
+
+
+class AddedInMlp(nn.Module):
+    """A post-norm block whose MLP adds its own skip, before a norm that ends the stack."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention, self.mlp = Attention(), Added(Mlp())
+        self.norms = nn.ModuleList(nn.LayerNorm(DIM) for _ in range(2))
+
+    def forward(self, x):
+        x = self.norms[0](x + self.attention(x))
+        return self.norms[1](self.mlp(x))
+
+
+def test_the_last_norm_of_a_stack_is_like_its_siblings():
+    audit = npl.audit(Net(AddedInMlp(), AddedInMlp()), TOKENS)
+    assert audit.equations == ("N(x + F(x))",)
+    assert audit.placement == "post"
+
+
+class NormedSkip(nn.Module):
+    """A block of RepVGG: a norm on the skip, and one on each convolution."""
+
+    def __init__(self, branches):
+        super().__init__()
+        self.skip = nn.BatchNorm1d(DIM)
+        self.branches = nn.ModuleList(
+            nn.Sequential(nn.Conv1d(DIM, DIM, 1), nn.BatchNorm1d(DIM)) for _ in range(branches)
+        )
+
+    def forward(self, x):
+        total = self.skip(x)
+        for branch in self.branches:
+            total = total + branch(x)
+        return F.relu(total)
+
+
+@pytest.mark.parametrize(("branches", "equation"), [(1, "N(x) + N(F(x))"), (2, "N(x) + N(F1(x)) + N(F2(x))")])
+def test_a_norm_on_the_skip_is_in_the_equation(branches, equation):
+    audit = npl.audit(nn.Sequential(NormedSkip(branches), NormedSkip(branches)), torch.randn(2, DIM, 5))
+    assert {site.slot for site in audit.sites if "skip" in site.name} == {"skip"}
+    assert audit.equations == (equation,)

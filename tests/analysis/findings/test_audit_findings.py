@@ -52,6 +52,27 @@ def test_stacks(fault):
     assert {finding.rule for finding in npl.audit(Stack(), x).findings} == {"norm never called"}
 
 
+class Stages(nn.Module):
+    """A backbone that normalizes the output of every stage and returns the last."""
+
+    def __init__(self):
+        super().__init__()
+        self.stages, self.norm = nn.ModuleList(nn.Linear(8, 8) for _ in range(3)), nn.LayerNorm(8)
+
+    def forward(self, x):
+        outputs = []
+        for stage in self.stages:
+            x = stage(x)
+            outputs.append(self.norm(x))
+        return outputs[-1]
+
+
+def test_a_norm_of_which_only_some_calls_are_needed_is_no_error():
+    (finding,) = npl.audit(Stages(), torch.randn(3, 8)).findings
+    assert (finding.rule, finding.severity) == ("norm without effect", "note")
+    assert "gradient" not in finding.consequence
+
+
 class AfterNorm(nn.Module):
     """A block module whose skip starts behind its own norm, as after a bad merge."""
 

@@ -9,6 +9,7 @@ import sys
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention.flex_attention import flex_attention
 
 import normplace as npl
 from normplace import UsageError
@@ -151,3 +152,23 @@ def test_the_compiler_does_not_trace_the_recorder(compiler_log):
     model.linear.compile(backend="eager")
     assert npl.audit(model, x) == before
     assert compiler_log.records == []
+
+
+class FlexAttention(nn.Module):
+    """Attention by an operator that calls a Python function for each score."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.query_norm, self.qkv = nn.LayerNorm(8), nn.RMSNorm(8), nn.Linear(8, 24)
+
+    def forward(self, x):
+        query, key, value = self.qkv(self.norm(x))[:, None].chunk(3, -1)
+        return x + flex_attention(self.query_norm(query), key, value, score_mod=lambda score, *_: 2 * score)[:, 0]
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_attention_is_attention():
+    audit = npl.audit(FlexAttention(), torch.randn(1, 4, 8))
+    assert [site.slot for site in audit.sites] == ["input", "inner.q"]
+    assert [block.kind for block in audit.blocks] == ["attention"]
+    assert not audit.unknown

@@ -86,7 +86,7 @@ class BlockAssembler:
         projected = self.adds[group[0]].projected
         shares_norm = 0 < len(self._input_norms(group)) < len(branches)
         return ResidualBlock(
-            equation=_equation([branch.spec for branch in branches], projected, shares_norm),
+            equation=_equation([branch.spec for branch in branches], projected, shares_norm, self._norms_skip(group)),
             branches=tuple(branches),
             stream=stream,
             projected=projected,
@@ -132,6 +132,16 @@ class BlockAssembler:
     def _input_norms(self, group: Sequence[AddIndex]) -> list[Norm]:
         return [norm for add in group for norm, slot in self._placed_at.get(add, ()) if slot.name == "input"]
 
+    def _norms_skip(self, group: Sequence[AddIndex]) -> bool:
+        """Whether a norm is on the skip of a block, and nothing else; a projection may have one that is not shown."""
+        placed = (slot for add in group if not self.adds[add].projected for _, slot in self._placed_at.get(add, ()))
+        return any(slot.name == "skip" for slot in placed)
+
+    def _norms_before(self, value: ValueId, group: Sequence[AddIndex]) -> list[Norm]:
+        """The norms of a block that a branch reads."""
+        norms = (norm for add in group for norm, _ in self._placed_at.get(add, ()))
+        return [norm for norm in norms if self.reachability.comes_from(value, norm.output)]
+
     def _report(self, index: AddIndex, value: ValueId, group: Sequence[AddIndex]) -> BranchReport:
         add = self.adds[index]
         placed = [
@@ -142,7 +152,7 @@ class BlockAssembler:
         ]
         total = self.graph.values[add.output]
         return BranchReport(
-            kind=self.attention.kind_of(self.structure.regions.of(add, value)),
+            kind=self.attention.kind_of(self.structure.regions.of(add, value), self._norms_before(value, group)),
             module=self.branches.module(value, add.call),
             add=self.graph.tape.path(add.call),
             spec=self._spec(add, value, placed, group),
@@ -233,13 +243,15 @@ class BlockAssembler:
         return numbers.pop() or 1.0 if len(numbers) == 1 else 1.0
 
 
-def _equation(specs: Sequence[BlockSpec], projected: bool, shared_norm: bool) -> str:
+def _equation(specs: Sequence[BlockSpec], projected: bool, shared_norm: bool, skip_norm: bool) -> str:
     """The equation of a block; several branches are numbered, and so are their input norms unless they share one."""
-    if len(specs) == 1:
+    if len(specs) == 1 and not skip_norm:
         return str(block_term(specs[0], projected=projected))
     branches = [
         branch_term(spec, branch=f"F{number}", input_norm="N" if shared_norm else f"N{number}")
         for number, spec in enumerate(specs, 1)
     ]
-    total = Sum((skip_term(specs[0], projected=projected), *branches))
+    skip = skip_term(specs[0], projected=projected)
+    branches = branches if len(specs) > 1 else [branch_term(specs[0])]
+    total = Sum((normalized(skip) if skip_norm else skip, *branches))
     return str(normalized(total) if any(spec.stream for spec in specs) else total)

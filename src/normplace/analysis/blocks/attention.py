@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 from normplace._shared.closure import closure
 from normplace.analysis.dataflow.graph import Graph, Node
-from normplace.analysis.dataflow.operand_roles import operand_role
-from normplace.analysis.dataflow.operators import ATTENTION, CONVOLUTIONS, PRODUCTS, RECURRENCES, ROW_MIXERS, SOFTMAXES
+from normplace.analysis.dataflow.operand_roles import operand_role, sums_rows
+from normplace.analysis.dataflow.operators import (
+    ATTENTION,
+    CONVOLUTIONS,
+    EXPERTS,
+    PRODUCTS,
+    RECURRENCES,
+    ROW_MIXERS,
+    SOFTMAXES,
+)
 from normplace.analysis.norms.find import Norm
 from normplace.analysis.recording.ids import CallId, NodeId, ValueId
 from normplace.analysis.residuals.reachability import Reachability, ResidualAdd
@@ -42,18 +51,20 @@ class AttentionCores:
 
     def _add_written_out(self, softmax: Node) -> None:
         """Add the core of two products around a softmax."""
-        scores = self._nearest_product(softmax.inputs[0], forward=False)
-        gathered = self._nearest_product(softmax.outputs[0], forward=True)
+        shape = self.graph.values[softmax.inputs[0]].shape
+        heads = shape[-3] if len(shape) > 3 else 0
+        scores = self._nearest_product(softmax.inputs[0], heads, forward=False)
+        gathered = self._nearest_product(softmax.outputs[0], heads, forward=True)
         if scores is None or gathered is None:
             return
         query, key = self.graph.factors(self.graph.nodes[scores])[:2]
-        weights = self._derived(softmax.outputs[0])
+        weights = self._derived(softmax.outputs[0], heads)
         self.letters |= {(scores, query): "q", (scores, key): "k"}
         self.letters |= {(gathered, value): "v" for value in self.graph.nodes[gathered].inputs if value not in weights}
         self.ends.add(gathered)
 
-    def _nearest_product(self, value: ValueId, forward: bool) -> NodeId | None:
-        """The nearest product of features with features after or before a value, with no barrier between."""
+    def _nearest_product(self, value: ValueId, heads: int, forward: bool) -> NodeId | None:
+        """The nearest product of features with features after or before a value, with no other barrier between."""
         queue, seen = [value], set()
         while queue:
             value = queue.pop(0)
@@ -63,24 +74,38 @@ class AttentionCores:
                     continue
                 seen.add(node_id)
                 node = self.graph.nodes[node_id]
-                if node.name in PRODUCTS:
-                    if len(self.graph.factors(node)) >= 2:
-                        return node_id
-                elif not self.graph.is_barrier(node):
+                if node.name in PRODUCTS and len(self.graph.factors(node)) >= 2:
+                    return node_id
+                if not self._mixes_features(node, heads):
                     queue += node.outputs if forward else self.graph.data_inputs(node)
         return None
 
-    def _derived(self, value: ValueId) -> set[ValueId]:
+    def _mixes_features(self, node: Node, heads: int) -> bool:
+        """Whether a node is a barrier other than a map of attention weights over the heads, as of talking heads."""
+        if not self.graph.is_barrier(node):
+            return node.name in PRODUCTS
+        if node.name not in PRODUCTS | CONVOLUTIONS:
+            return True
+        shapes = [self.graph.values[value].shape for value in node.inputs if self.graph.is_weight(value)]
+        return not any(shape[:2] == (heads, heads) and math.prod(shape) == heads**2 for shape in shapes)
+
+    def _derived(self, value: ValueId, heads: int = 0) -> set[ValueId]:
         """A value and everything computed from it up to the next barrier."""
 
         def following(value: ValueId) -> Iterator[ValueId]:
             for node in self.graph.readers(value):
-                yield from () if self.graph.is_barrier(node) else node.outputs
+                is_end = self.graph.is_barrier(node) and self._mixes_features(node, heads)
+                yield from () if is_end else node.outputs
 
         return set(closure([value], following))
 
-    def kind_of(self, region: set[NodeId]) -> str:
-        """The kind of a branch: attention, recurrence, convolution, experts, graph convolution, mixer or mlp."""
+    def kind_of(self, region: set[NodeId], norms: Iterable[Norm] = ()) -> str:
+        """The kind of a branch: attention, recurrence, convolution, experts, graph convolution, mixer or mlp.
+
+        Args:
+            region: The nodes of the branch.
+            norms: The norms in the branch, which show the axis of its features.
+        """
         names = {self.graph.nodes[node_id].name for node_id in region}
         if region & self.ends:
             return "attention"
@@ -88,18 +113,21 @@ class AttentionCores:
             return "recurrence"
         if names & CONVOLUTIONS:
             return "convolution"
-        if "topk" in names:
+        if names & EXPERTS:
             return "experts"
         if any(self.graph.aggregates_edges(self.graph.nodes[node_id]) for node_id in region):
             return "graph convolution"
-        return "mixer" if self._mixes_rows(region) else "mlp"
+        mixes = self._mixes_rows(region) or any(
+            norm.erases_scale and sums_rows(self.graph, norm.output, norm.axis, region) for norm in norms
+        )
+        return "mixer" if mixes else "experts" if "argmax" in names else "mlp"
 
     def _is_recurrent(self, call: CallId) -> bool:
         return call >= 0 and self.graph.tape.calls[call].recurrent
 
     def _mixes_rows(self, region: Iterable[NodeId]) -> bool:
         nodes = [self.graph.nodes[node_id] for node_id in region]
-        if any(node.name in ROW_MIXERS for node in nodes):
+        if any(node.name in ROW_MIXERS and any(map(self.graph.is_features, node.outputs)) for node in nodes):
             return True
         return any(node.name in PRODUCTS and not node.squares and len(self.graph.factors(node)) >= 2 for node in nodes)
 
@@ -128,6 +156,9 @@ class AttentionCores:
         products = [self.graph.nodes[node_id] for node_id, _ in reading]
         products = [node for node in products if node.name in PRODUCTS]
         latent = self.letters_of(operand for node in products for operand in self.barriers_after(node.outputs[0]))
+        # Keys are less certain: a product with maps that a hypernetwork returns looks like one with keys.
+        if not latent and any(operand_role(self.graph, node.outputs[0]) == "q" for node in products):
+            latent = "q"
         if latent:
             return f"{latent}-latent"
         last = any(add.branch in self._derived(value) for node in products for value in node.outputs)

@@ -18,7 +18,7 @@ slot                    meaning
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from normplace._shared.closure import closure
@@ -67,9 +67,15 @@ class SlotFinder:
     def slots(self) -> list[NormSlot]:
         """The slot of each norm."""
         slots = self._with_embedding_norms([self._slot(norm) for norm in self.norms])
-        if any(slot.skip_normed for slot in slots):
-            # In such a stack a norm midway between two adds belongs to the later one, as its siblings do.
-            slots = [self._with_later_add(norm, slot) for norm, slot in zip(self.norms, slots, strict=True)]
+        callers = {self._caller(norm) for norm, slot in zip(self.norms, slots, strict=True) if slot.skip_normed}
+        if callers:
+            # In such a block a norm midway between two adds belongs to the later one, as its siblings do.
+            slots = [
+                self._with_later_add(norm, slot) if self._caller(norm) in callers else slot
+                for norm, slot in zip(self.norms, slots, strict=True)
+            ]
+        streams = self._streams_by_module(slots)
+        slots = [self._between_stacks(norm, slot, streams) for norm, slot in zip(self.norms, slots, strict=True)]
         return [self._with_stack_end(norm, slot, slots) for norm, slot in zip(self.norms, slots, strict=True)]
 
     def _adds_after_norms(self) -> tuple[dict[ValueId, list[AddIndex]], dict[ValueId, list[AddIndex]]]:
@@ -104,7 +110,7 @@ class SlotFinder:
     def _slot(self, norm: Norm) -> NormSlot:
         reachability, adds = self.reachability, self.adds
         on_skip, in_branch = self._skips_after.get(norm.output, []), list(self._branches_after.get(norm.output, ()))
-        nearest = self._nearest_adds(norm) if len(in_branch) > 1 else set()
+        nearest = self.structure.nearest_adds(norm.output) if len(in_branch) > 1 else set()
         in_branch.sort(
             key=lambda add: (add not in nearest, -reachability.bit[adds[add].fork].bit_length(), adds[add].node)
         )
@@ -125,7 +131,8 @@ class SlotFinder:
         if combined is not None:
             return NormSlot("input", combined)
         # A branch may read a memory besides the stream, normalized for this branch only.
-        private = norm.output not in self._trunk and not reachability.any.get(norm.input, 0) & reachability.sums
+        earlier = reachability.any.get(norm.input, 0) & reachability.sums
+        private = norm.output not in self._trunk and not earlier and norm.output not in self.structure.read_by_several
         for add in in_branch:
             if private or self._is_nearer(norm, adds[add].call):
                 return NormSlot("input", add)
@@ -150,23 +157,6 @@ class SlotFinder:
             return NormSlot("input", index)
         inner = self.attention.inner_slot(norm, self.structure.regions.of(add), add, reachability)
         return NormSlot(f"inner.{inner}", index)
-
-    def _nearest_adds(self, norm: Norm) -> set[AddIndex]:
-        """The adds whose branches a norm reaches with no other add on the way."""
-        branches = {(add.node, add.branch): AddIndex(index) for index, add in enumerate(self.adds)}
-        add_nodes = {add.node for add in self.adds}
-        nearest, seen, queue = set(), set(), [norm.output]
-        while queue:
-            value = queue.pop()
-            if value in seen:
-                continue
-            seen.add(value)
-            for node in self.graph.consumers.get(value, ()):
-                if node not in add_nodes:
-                    queue += self.graph.nodes[node].outputs
-                elif (node, value) in branches:
-                    nearest.add(branches[node, value])
-        return nearest
 
     def _is_another_stream(self, value: ValueId, add: ResidualAdd) -> bool:
         """Whether a sum within a branch is read outside the branch and is not the stream of the skip."""
@@ -257,6 +247,32 @@ class SlotFinder:
             return NormSlot("input", readers[0], skip_normed=True)
         return slot
 
+    def _streams_by_module(self, slots: Sequence[NormSlot]) -> dict[str, dict[str, bool]]:
+        """For each pattern of modules that add to a stream that goes on, whether a norm is on a sum of each module."""
+        continued = 0
+        for add in self.adds:
+            continued |= self.reachability.stream.get(add.skip, 0) & self.reachability.sums
+        streams: dict[str, dict[str, bool]] = {}
+        for add in self.adds:
+            if self.reachability.bit[add.output] & continued:
+                path = self._path(add.call)
+                streams.setdefault(pattern(path), {}).setdefault(path, False)
+        for slot in slots:
+            if slot.name == "stream" and slot.add is not None:
+                path = self._path(self.adds[slot.add].call)
+                streams.setdefault(pattern(path), {})[path] = True
+        return streams
+
+    def _between_stacks(self, norm: Norm, slot: NormSlot, streams: Mapping[str, Mapping[str, bool]]) -> NormSlot:
+        """Distinguish the stream norm of a block from a norm between two stacks, which the other blocks do not have."""
+        if slot.name != "stream" or slot.add is None:
+            return slot
+        path = self._path(self.adds[slot.add].call)
+        others = [has_norm for other, has_norm in streams[pattern(path)].items() if other != path]
+        if not others or any(others) or is_inside(self._place(norm), path):
+            return slot
+        return NormSlot("transition")
+
     def _slot_outside(self, norm: Norm) -> NormSlot:
         """The slot of a norm outside all branches."""
         reachability = self.reachability
@@ -284,10 +300,17 @@ class SlotFinder:
         index = self.structure.add_of_sum[self.reachability.latest(end)]
         in_block = is_inside(self._place(norm), self._path(self.adds[index].call))
         if on_sum:
-            is_stream = self._ends_block(index, in_block, slots)
+            is_stream = self._ends_block(index, in_block, slots) or self._has_sibling_on_sum(norm, slots)
         else:  # another norm is between the sum and this one
             is_stream = in_block and self._adds_one_block(self.adds[index])
         return NormSlot("stream", index) if is_stream else NormSlot(slot.name)
+
+    def _has_sibling_on_sum(self, norm: Norm, slots: Sequence[NormSlot]) -> bool:
+        """Whether a norm of the same name in another block is on a sum."""
+        place = self._place(norm)
+        placed = zip(self.norms, slots, strict=True)
+        others = (self._place(other) for other, slot in placed if slot.name == "stream")
+        return any(other != place and pattern(other) == pattern(place) for other in others)
 
     def _ends_block(self, index: AddIndex, in_block: bool, slots: Sequence[NormSlot]) -> bool:
         """Whether a norm on the last sum of a stream belongs to the block of that sum.
@@ -364,6 +387,10 @@ class SlotFinder:
         path = self._path(norm.call)
         caller = self._path(self.graph.tape.calls[norm.call].parent) if norm.call >= 0 else ""
         return path if caller == "" or is_inside(path, caller) else caller
+
+    def _caller(self, norm: Norm) -> str:
+        """The pattern of the module that calls the norm's module."""
+        return pattern(self._path(self.graph.tape.calls[norm.call].parent)) if norm.call >= 0 else ""
 
     def _path(self, call: CallId) -> str:
         return self.graph.tape.path(call)

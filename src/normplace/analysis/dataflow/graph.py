@@ -24,6 +24,7 @@ from normplace.analysis.dataflow.operators import (
     REDUCTIONS,
     SHAPED,
     SPARSE_PRODUCTS,
+    TRANSPOSES,
     ZEROS,
 )
 from normplace.analysis.recording.ids import CallId, NodeId, ValueId
@@ -110,7 +111,8 @@ class Graph:
         if op.name in SHAPED:
             yield Node(op.name, (), op.outputs, op.call, op)
             return
-        if op.name in BIASED_PRODUCTS and self._data[op.inputs[0]]:
+        name = self._product_name(op)
+        if name in BIASED_PRODUCTS and self._data[op.inputs[0]]:
             product = self._append_value(op.outputs[0])
             yield Node("mm", op.inputs[1:], (product,), op.call)
             yield Node("add", (op.inputs[0], product), op.outputs, op.call)
@@ -121,7 +123,22 @@ class Graph:
         elif op.name == "lerp":
             yield Node("add", op.inputs[:2], op.outputs, op.call)
         else:
-            yield Node(op.name, op.inputs, op.outputs, op.call, op)
+            yield Node(name, op.inputs, op.outputs, op.call, op)
+
+    def _product_name(self, op: Op) -> str:
+        """The name of an operator, of products with a sparse matrix by what they sum over.
+
+        A sparse matrix on the left of features sums over rows, as an adjacency does. Left of transposed features, or on
+        the right, it sums over features, as a pruned weight does.
+        """
+        if op.name not in PRODUCTS | SPARSE_PRODUCTS or not any(self.values[value].is_sparse for value in op.inputs):
+            return op.name
+        left, value = op.inputs[-2:]
+        transposed = not self.values[left].is_sparse
+        while not transposed and (node := self.maker(value)) is not None and node.name in KEEPS:
+            transposed, value = node.name in TRANSPOSES, node.inputs[0]
+        weighs = "mm" if len(op.inputs) == 2 else "addmm"
+        return weighs if transposed else op.name if op.name in SPARSE_PRODUCTS else "_sparse_addmm"
 
     def _append_value(self, like: ValueId) -> ValueId:
         value = self.values[like]
@@ -295,7 +312,8 @@ class Graph:
     def aggregates_edges(self, node: Node) -> bool:
         """Whether a node adds up features by an index that does not depend on features, as along the edges of a graph.
 
-        The index by which experts return their tokens depends on features. A sparse matrix is an adjacency.
+        The index by which experts return their tokens depends on features. A sparse matrix that sums over rows is an
+        adjacency.
         """
         if node.name in SPARSE_PRODUCTS:
             return True

@@ -17,12 +17,13 @@ So the axes of a value are tracked through views, elementwise operators, reducti
 from __future__ import annotations
 
 import math
+from collections.abc import Set
 from dataclasses import dataclass, replace
 
 from normplace.analysis.dataflow.axes import Marks, move_marks
 from normplace.analysis.dataflow.graph import Graph, Node, node_argument
-from normplace.analysis.dataflow.operators import PRODUCTS, REDUCTIONS
-from normplace.analysis.recording.ids import ValueId
+from normplace.analysis.dataflow.operators import BIASED_PRODUCTS, PRODUCTS, REDUCTIONS
+from normplace.analysis.recording.ids import NodeId, ValueId
 
 ROWS, FEATURES = 1, 2
 PICKS = {"topk": 2, "sort": 1, "argsort": 1, "argmax": 1}
@@ -67,6 +68,36 @@ def operand_role(graph: Graph, value: ValueId) -> str:
     if any(end.summed == ROWS and (end.products > 1 or end.scored) for end in ends):
         return "v"
     return "q" if any(end.summed == FEATURES for end in ends) else ""
+
+
+def sums_rows(graph: Graph, value: ValueId, axis: int, region: Set[NodeId]) -> bool:
+    """Whether a product with weights that reads a value sums over its rows, as the mixing of tokens in MLP-Mixer.
+
+    Args:
+        graph: The graph.
+        value: The value, with three or more axes, the first of which counts examples.
+        axis: The axis of its features.
+        region: The nodes to follow it through.
+    """
+    rank = len(graph.values[value].shape)
+    if rank < 3:
+        return False
+    start = _State(value, tuple(FEATURES if dim == axis % rank else ROWS * (dim > 0) for dim in range(rank)))
+    queue, seen = [start], {start}
+    while queue and len(seen) < MAX_STATES:
+        state = queue.pop()
+        for node in (graph.nodes[index] for index in graph.consumers.get(state.value, ()) if index in region):
+            if node.name in PRODUCTS:
+                left, right = node.inputs[1:3] if node.name in BIASED_PRODUCTS else node.inputs[:2]
+                summed, other = (-1, right) if left == state.value else (-2, left)
+                if not graph.is_data(other) and len(state.marks) > 1 and state.marks[summed] == ROWS:
+                    return True
+                continue
+            for after in () if node.name in REDUCTIONS else _after(graph, node, state):
+                if after not in seen:
+                    seen.add(after)
+                    queue.append(after)
+    return False
 
 
 def _ends(graph: Graph, start: _State) -> list[_State]:

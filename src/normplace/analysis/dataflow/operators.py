@@ -18,6 +18,7 @@ RESHAPES = named(
     "view _unsafe_view _reshape_alias reshape transpose t permute unsqueeze squeeze expand as_strided unfold movedim "
     "view_as_real view_as_complex"
 )
+TRANSPOSES = named("transpose t permute")
 SPLITS = named("slice select split split_with_sizes unsafe_split unsafe_split_with_sizes unbind narrow chunk")
 KEEPS = CASTS | RESHAPES
 MOVES = (
@@ -43,7 +44,7 @@ ATTENTION = named(
     "scaled_dot_product_attention _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu "
     "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention "
     "_scaled_dot_product_fused_attention_overrideable _scaled_dot_product_attention_math_for_mps "
-    "_flash_attention_forward _efficient_attention_forward"
+    "_flash_attention_forward _efficient_attention_forward flex_attention"
 )
 CONVOLUTIONS = named(
     "convolution _convolution mkldnn_convolution cudnn_convolution conv2d thnn_conv2d _slow_conv2d_forward"
@@ -58,6 +59,7 @@ ROW_MIXERS = CONVOLUTIONS | RECURRENCES | FOURIER | POOLS
 SOFTMAXES = named("_softmax softmax _safe_softmax")
 GATES = SOFTMAXES | {"sigmoid", "tanh", "hardsigmoid"}
 GATE_ARITHMETIC = MOVES | {"rsub", "mul", "add"}
+EXPERTS = named("topk _grouped_mm")
 SPREADS = named("index_add scatter_add scatter_reduce segment_reduce")
 AGGREGATIONS = SPREADS | {"normplace::aggregate"}
 SPARSE_PRODUCTS = named("_sparse_addmm _sparse_mm_reduce_impl")

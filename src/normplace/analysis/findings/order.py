@@ -66,21 +66,28 @@ def unused(analysis: Analysis) -> Iterator[Finding]:
     """A norm whose result is not used, and norm modules that are never called."""
     graph = analysis.graph
     calls = graph.tape.calls
-    for norm, site in zip(analysis.norms, analysis.sites, strict=True):
-        # A gradient computed inside the model reads the statistics of a norm instead of its result.
-        if graph.used.intersection((norm.output, *graph.nodes[norm.core].outputs)):
+    # A gradient computed inside the model reads the statistics of a norm instead of its result.
+    effective = [
+        bool(graph.used.intersection((norm.output, *graph.nodes[norm.core].outputs))) for norm in analysis.norms
+    ]
+    used_modules = {site.name for site, is_used in zip(analysis.sites, effective, strict=True) if is_used}
+    for norm, site, is_used in zip(analysis.norms, analysis.sites, effective, strict=True):
+        if is_used:
             continue
+        is_needed = site.name in used_modules  # a module may be called more often than its results are read
         # A result that the calling module returns may be used with other inputs.
         returned = any(norm.output in call.outputs for index, call in enumerate(calls) if index != norm.call)
         dropped = not graph.consumers.get(norm.output) and not returned
         yield Finding(
             "norm without effect",
-            "error" if dropped else "note",
+            "error" if dropped and not is_needed else "note",
             (site.name,),
-            f"the result of {site.name} does not reach any output of the model"
+            f"the result of {'a call of ' * is_needed}{site.name} does not reach any output of the model"
             + (": nothing reads it." if dropped else ", though it is read or returned."),
-            "The network behaves as if the norm did not exist, and the norm's parameters get no gradient.",
-            f"Use the return value of {site.name} (a norm does not change its input), or remove it.",
+            "This call costs time only."
+            if is_needed
+            else "The network behaves as if the norm did not exist, and the norm's parameters get no gradient.",
+            f"Use the return value of {site.name} (a norm does not change its input), or remove the call.",
         )
     called = {call.path for call in calls}
     unused_modules = [

@@ -6,6 +6,7 @@ arithmetic. Class names play no role.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -133,7 +134,9 @@ def _with_gain(graph: Graph, norm: Norm) -> Norm:
         node = graph.nodes[readers[0]]
         if node.call != norm.call or len(graph.data_inputs(node)) > 1:
             break
-        if node.name in ("mul", "add"):
+        if node.name == "mul" and norm.kind == "l2" and _is_width(graph, norm, constant(node)):
+            norm = _averaged(graph, norm)
+        elif node.name in ("mul", "add"):
             learned = any(not graph.is_data(number) for number in node.inputs)
             if not learned or constant(node) is not None or (gain and shift):
                 break
@@ -143,6 +146,19 @@ def _with_gain(graph: Graph, norm: Norm) -> Norm:
         nodes.add(readers[0])
         output = node.outputs[0]
     return replace(norm, output=output, nodes=frozenset(nodes), affine=gain)
+
+
+def _is_width(graph: Graph, norm: Norm, number: float | None) -> bool:
+    """Whether a number is the root of the number of features, by which a length exceeds their root mean square."""
+    return number is not None and math.isclose(number, graph.values[norm.input].shape[norm.axis] ** 0.5, rel_tol=1e-3)
+
+
+def _averaged(graph: Graph, norm: Norm) -> Norm:
+    """A division by the length of each row as one by its root mean square."""
+    size = graph.values[norm.input].shape[norm.axis]
+    variance = None if norm.variance is None else (norm.variance[0] / size, norm.variance[1] / size)
+    eps = None if norm.eps is None else norm.eps / (size if norm.eps_under_root else size**0.5)
+    return replace(norm, kind="rms", variance=variance, eps=eps)
 
 
 def _squasher(graph: Graph, node_id: NodeId, node: Node) -> Norm | None:

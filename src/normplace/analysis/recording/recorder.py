@@ -16,9 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._library import custom_ops
+from torch._ops import HigherOrderOperator
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from normplace.analysis.dataflow.operators import ATTENTION
 from normplace.analysis.recording.ids import NO_CALL, CallId, ValueId
 from normplace.analysis.recording.memory import TrackedTensor, WrittenStorage, geometry, overlap, storage_key
 from normplace.analysis.recording.source import calling_code, custom_function
@@ -28,6 +30,7 @@ from normplace.analysis.recording.tape import Call, Op, Tape, Value, ValueRef
 # The range of these operands and results shows how large the statistics of norms, and the streams, are.
 MEASURED_INPUT = {"rsqrt", "sqrt", "linalg_vector_norm"}
 MEASURED_OUTPUT = {"add", "native_layer_norm", "_fused_rms_norm", "native_group_norm"}
+SPARSE_LAYOUTS = {torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc}
 OVERWRITING = {"copy", "zero", "fill", "normal", "uniform", "bernoulli", "exponential"}
 # The steps of an aggregation over edges are not layers: a softmax subtracts and adds back the largest message.
 RECORDED_AS_ONE = {"normplace::aggregate", "normplace::neighbours"}
@@ -66,6 +69,7 @@ class Recorder(TorchDispatchMode):
     """
 
     measures_ranges = True
+    supports_higher_order_operators = True
     _is_kept_from_compiler = False
 
     def __init__(self, model: nn.Module) -> None:
@@ -189,6 +193,8 @@ class Recorder(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator):
+            return self._run_whole(func, args, kwargs)
         signature = self._signatures.get(id(func)) or self._signature(func)  # operators are slow to hash
         if signature.python_body is not None and all(
             tensor.device.type == "cpu" for tensor in tensors_of((args, kwargs))
@@ -218,6 +224,17 @@ class Recorder(TorchDispatchMode):
         if signature.name == "add":
             op.location, op.function = calling_code(), self._custom_function(1)
         self.tape.ops.append(op)
+        return result
+
+    def _run_whole(self, func: HigherOrderOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record an operator that calls Python functions, such as ``flex_attention``, as one step."""
+        inputs: list[ValueId] = []
+        refs = tuple([self._ref(value, inputs) for value in args])
+        named_refs = {key: self._ref(value, inputs) for key, value in kwargs.items()}
+        result = func(*args, **kwargs)
+        outputs = tuple(self._new_tensor(tensor, "op") for tensor in tensors_of(result))
+        name = func.name() if func.name() in ATTENTION else f"higher_order::{func.name()}"
+        self.tape.ops.append(Op(name, refs, named_refs, tuple(inputs), outputs, self._call))
         return result
 
     @property
@@ -276,7 +293,8 @@ class Recorder(TorchDispatchMode):
 
     def _new_value(self, tensor: Tensor, origin: str) -> ValueId:
         value = ValueId(len(self.tape.values))
-        self.tape.values.append(Value(tuple(tensor.shape), tensor.dtype, origin))
+        is_sparse = tensor.layout in SPARSE_LAYOUTS
+        self.tape.values.append(Value(tuple(tensor.shape), tensor.dtype, origin, is_sparse=is_sparse))
         self.on_new_value(value, tensor)
         return value
 

@@ -27,12 +27,14 @@ class Value:
         dtype: Its dtype.
         origin: ``op``, ``input``, ``parameter``, ``buffer`` or ``constant``.
         extent: Its smallest and largest element, if measured.
+        is_sparse: Whether it stores nonzero elements only.
     """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     origin: str
     extent: tuple[float, float] | None = None
+    is_sparse: bool = False
 
 
 @dataclass(slots=True)

@@ -267,3 +267,22 @@ def between_branches(adds: Sequence[ResidualAdd], reachability: Reachability) ->
             for earlier in adds
         ):
             yield add
+
+
+def bypassed(adds: Sequence[ResidualAdd], norms: Sequence[Norm], reachability: Reachability) -> Iterator[ResidualAdd]:
+    """Adds whose sum only a branch reads, while the skip around that branch starts before the sum.
+
+    Such a sum is an argument of one branch, as of features and a position that is computed from them.
+    """
+    read = 0
+    for add in adds:
+        read |= reachability.stream.get(add.skip, 0)
+    for norm in norms:
+        read |= reachability.plain.get(norm.input, 0)
+    for add in adds:
+        output = reachability.bit[add.output]
+        if read & output:
+            continue
+        outer = next((other for other in adds if reachability.inside_branch(other) & output), None)
+        if outer is not None and reachability.stream.get(outer.skip, 0) & reachability.bit[add.fork]:
+            yield add

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from normplace.analysis.dataflow.graph import Graph
 from normplace.analysis.norms.find import Norm
-from normplace.analysis.recording.ids import AddIndex, NormIndex, ValueId
+from normplace.analysis.recording.ids import AddIndex, NodeId, NormIndex, ValueId
 from normplace.analysis.residuals.reachability import Reachability, ResidualAdd
 from normplace.analysis.residuals.regions import BranchRegions
 
@@ -48,3 +48,39 @@ class ResidualStructure:
         """The add before this one on the same stream."""
         earlier = self.reachability.stream.get(add.skip, 0) & self.reachability.sums
         return self.add_of_sum[self.reachability.latest(earlier)] if earlier else None
+
+    def nearest_adds(self, value: ValueId) -> set[AddIndex]:
+        """The adds whose branches a value reaches with no other add on the way."""
+        branches = {(add.node, add.branch): AddIndex(index) for index, add in enumerate(self.adds)}
+        add_nodes = {add.node for add in self.adds}
+        nearest, seen, queue = set(), set(), [value]
+        while queue:
+            value = queue.pop()
+            if value in seen:
+                continue
+            seen.add(value)
+            for node in self.graph.consumers.get(value, ()):
+                if node not in add_nodes:
+                    queue += self.graph.nodes[node].outputs
+                elif (node, value) in branches:
+                    nearest.add(branches[node, value])
+        return nearest
+
+    @cached_property
+    def read_by_several(self) -> set[ValueId]:
+        """Values that the branches of several adds read with no other add on the way, in one pass over the graph."""
+        adds = {add.node: (add.branch, AddIndex(index)) for index, add in enumerate(self.adds)}
+        reader: dict[ValueId, AddIndex] = {}
+        several: set[ValueId] = set()
+        for index in range(len(self.graph.nodes) - 1, -1, -1):
+            node = self.graph.nodes[index]
+            if NodeId(index) in adds:
+                found = [adds[NodeId(index)]]
+            else:
+                found = [
+                    (value, reader[output]) for output in node.outputs if output in reader for value in node.inputs
+                ]
+                if not several.isdisjoint(node.outputs):
+                    several.update(node.inputs)
+            several.update(value for value, add in found if reader.setdefault(value, add) != add)
+        return several
