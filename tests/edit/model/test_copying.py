@@ -50,3 +50,10 @@ def test_a_copy_that_calls_the_original_is_refused():
     plain = nn.Linear(4, 4)
     with require_independent(plain):
         copy_model(plain)(x)
+
+
+def test_a_copy_in_inference_mode_is_refused():
+    with torch.inference_mode(), pytest.raises(UsageError, match=r"torch\.inference_mode never has gradients"):
+        copy_model(nn.Linear(4, 4))
+    with torch.no_grad():
+        assert copy_model(nn.Linear(4, 4)).weight.requires_grad

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
@@ -25,8 +26,13 @@ def copy_model(model: Model) -> Model:
     """Deep-copy a model, without the parts that :func:`normplace.fuse` fused.
 
     Raises:
-        UsageError: If a lazy layer has no shape yet, or the copy does not fit into memory.
+        UsageError: If a lazy layer has no shape yet, the copy does not fit into memory, or inference mode is active.
     """
+    if torch.is_inference_mode_enabled():
+        raise UsageError(
+            "a copy that is made in torch.inference_mode never has gradients, so it could be neither verified nor "
+            "trained: edit the model outside of it, or use torch.no_grad."
+        )
     require_shapes(model)
     if all(parameter.device.type == "cpu" for parameter in model.parameters()):
         require_memory(model, "free some, or use a smaller model or dtype", copies=1)
