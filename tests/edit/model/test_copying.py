@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from normplace.edit.model import copying
 from normplace.edit.model.copying import copy_model, require_independent, require_memory
@@ -57,3 +59,17 @@ def test_a_copy_in_inference_mode_is_refused():
         copy_model(nn.Linear(4, 4))
     with torch.no_grad():
         assert copy_model(nn.Linear(4, 4)).weight.requires_grad
+
+
+def test_a_distributed_model_is_refused():
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        wrapped = nn.parallel.DistributedDataParallel(nn.Linear(4, 4))
+        with pytest.raises(UsageError, match="DistributedDataParallel does not distribute what an edit adds"):
+            copy_model(wrapped)
+        sharded = fully_shard(nn.Linear(4, 4), mesh=init_device_mesh("cpu", (1,)))
+        with pytest.raises(UsageError, match="edit the model before it is sharded"):
+            copy_model(sharded)
+    finally:
+        torch.distributed.destroy_process_group()

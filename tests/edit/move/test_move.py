@@ -417,6 +417,33 @@ def test_fixed_scales_are_on_the_device_of_the_model():
     assert {(buffer.device.type, buffer.dtype) for buffer in scaled.buffers()} == {("meta", torch.float32)}
 
 
+class Residual(nn.Module):
+    """A model whose own forward adds."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm1, self.norm2, self.up, self.down = nn.LayerNorm(8), nn.LayerNorm(8), nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        x = x + self.up(self.norm1(x))
+        return self.norm2(x + self.down(x))
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda model, x: npl.move(model, x, to="pre-post"),
+        lambda model, x: npl.fuse(model, x, only_if_faster=False),
+        lambda model, x: npl.insert(model, npl.Scale("gain"), values=torch.full((5,), 2.0)),
+    ],
+)
+@torch.no_grad()
+def test_a_model_with_an_edited_forward_is_exported(edit):
+    x = torch.randn(5, 8)
+    edited = edit(Residual(), x)
+    torch.testing.assert_close(torch.export.export(edited, (x,)).module()(x), edited(x))
+
+
 def test_timm():
     timm = pytest.importorskip("timm", reason="timm needs torchvision, which is not installed")
     model = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=2, pretrained=False).eval()

@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from types import CodeType
 from typing import Any, TypeVar
 
 import torch
@@ -240,6 +241,11 @@ class ScaledForward:
             return type(self.model).forward(self.model, *args, **kwargs)
         finally:
             self.factor = self.fixed_factor
+
+    @property
+    def __code__(self) -> CodeType:
+        """What ``torch.export`` reads of a model's ``forward``."""
+        return inspect.unwrap(type(self.model).forward).__code__
 
     def scale_input(
         self, norm: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, name: str, gate: str | None

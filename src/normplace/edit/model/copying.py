@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -16,6 +17,8 @@ from normplace.edit.fuse.apply import unfuse
 from normplace.errors import UsageError
 
 Model = TypeVar("Model", bound=nn.Module)
+WRAPPERS = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel")
+"""Classes of PyTorch that distribute a model."""
 COPIES = 2
 """The model and its edited copy."""
 OVERHEAD = 1.1
@@ -26,7 +29,8 @@ def copy_model(model: Model) -> Model:
     """Deep-copy a model, without the parts that :func:`normplace.fuse` fused.
 
     Raises:
-        UsageError: If a lazy layer has no shape yet, the copy does not fit into memory, or inference mode is active.
+        UsageError: If a lazy layer has no shape yet, the model is distributed, the copy does not fit into memory, or
+            inference mode is active.
     """
     if torch.is_inference_mode_enabled():
         raise UsageError(
@@ -34,9 +38,26 @@ def copy_model(model: Model) -> Model:
             "trained: edit the model outside of it, or use torch.no_grad."
         )
     require_shapes(model)
+    require_undistributed(model)
     if all(parameter.device.type == "cpu" for parameter in model.parameters()):
         require_memory(model, "free some, or use a smaller model or dtype", copies=1)
     return unfuse(copy_module(model))
+
+
+def require_undistributed(model: nn.Module) -> None:
+    """Check that no wrapper distributes the parameters of a model or their gradients, which would leave out new ones.
+
+    Raises:
+        UsageError: If one does.
+    """
+    for module in model.modules():
+        if (name := type(module).__name__) in WRAPPERS and type(module).__module__.startswith("torch."):
+            raise UsageError(
+                f"{name} does not distribute what an edit adds: edit the model inside it, then wrap the result."
+            )
+    distributed = sys.modules.get("torch.distributed.tensor")  # slow to import, and there if such a tensor exists
+    if distributed is not None and any(isinstance(parameter, distributed.DTensor) for parameter in model.parameters()):
+        raise UsageError("the parameters of this model are sharded (DTensor): edit the model before it is sharded.")
 
 
 @contextmanager
