@@ -242,6 +242,11 @@ class ScaledForward:
         finally:
             self.factor = self.fixed_factor
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The attributes without the handles of norms that are gone, which cannot be copied."""
+        handles = [handle for handle in self.handles if handle.hooks_dict_ref() is not None]
+        return {**vars(self), "handles": handles}
+
     @property
     def __code__(self) -> CodeType:
         """What ``torch.export`` reads of a model's ``forward``."""
