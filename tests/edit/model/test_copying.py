@@ -73,3 +73,10 @@ def test_a_distributed_model_is_refused():
             copy_model(sharded)
     finally:
         torch.distributed.destroy_process_group()
+
+
+def test_an_offloaded_model_is_refused():
+    accelerate = pytest.importorskip("accelerate")
+    offloaded = accelerate.cpu_offload(nn.Sequential(nn.Linear(4, 4)), torch.device("cpu"))
+    with pytest.raises(UsageError, match="offloaded by accelerate"):
+        copy_model(offloaded)

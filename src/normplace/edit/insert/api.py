@@ -95,7 +95,7 @@ def insert(
 
     The copy is called like the model and loads its state dict; the parameters of a gate are the only new ones. Call the
     copy itself: a norm that is reached through another method, or recomputed by activation checkpointing of a
-    submodule, has no graph unless ``values`` are passed.
+    submodule, has no graph unless ``values`` is a tensor.
 
     Args:
         model: Any module; it is not changed. Without ``values``, its forward must receive a graph.
@@ -273,7 +273,7 @@ class ScaledForward:
         if factor is None:
             raise UsageError(
                 f"{name!r} was called outside the model's forward, where its graph is not known: call the model "
-                "itself, or insert the scale with values=."
+                "itself, or insert the scale with a tensor as values."
             )
         rows = factor.shape[:-1]
         if not isinstance(features, Tensor) or features.ndim <= len(rows) or features.shape[: len(rows)] != rows:

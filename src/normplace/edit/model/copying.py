@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -29,8 +29,8 @@ def copy_model(model: Model) -> Model:
     """Deep-copy a model, without the parts that :func:`normplace.fuse` fused.
 
     Raises:
-        UsageError: If a lazy layer has no shape yet, the model is distributed, the copy does not fit into memory, or
-            inference mode is active.
+        UsageError: If a lazy layer has no shape yet, the model is distributed or offloaded, the copy does not fit into
+            memory, or inference mode is active.
     """
     if torch.is_inference_mode_enabled():
         raise UsageError(
@@ -45,16 +45,19 @@ def copy_model(model: Model) -> Model:
 
 
 def require_undistributed(model: nn.Module) -> None:
-    """Check that no wrapper distributes the parameters of a model or their gradients, which would leave out new ones.
+    """Check that a model holds its parameters, and that no wrapper would leave out new ones.
 
     Raises:
-        UsageError: If one does.
+        UsageError: If it is distributed or offloaded.
     """
     for module in model.modules():
         if (name := type(module).__name__) in WRAPPERS and type(module).__module__.startswith("torch."):
             raise UsageError(
                 f"{name} does not distribute what an edit adds: edit the model inside it, then wrap the result."
             )
+        hook: Any = getattr(module, "_hf_hook", None)  # of accelerate
+        if any(getattr(part, "offload", False) for part in (hook, *getattr(hook, "hooks", ()))):
+            raise UsageError("the weights of this model are offloaded by accelerate: load it into memory as a whole.")
     distributed = sys.modules.get("torch.distributed.tensor")  # slow to import, and there if such a tensor exists
     if distributed is not None and any(isinstance(parameter, distributed.DTensor) for parameter in model.parameters()):
         raise UsageError("the parameters of this model are sharded (DTensor): edit the model before it is sharded.")
