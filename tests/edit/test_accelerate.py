@@ -209,3 +209,32 @@ def test_learned_powers_start_where_the_gradient_depends_on_rounding():
     edges = torch.randint(40, (2, 100))
     assert npl.changes(npl.accelerate(conv, x, edges)).refused == ()
     assert conv.aggr_module.p.tolist() == [1.0]  # the model is not changed
+
+
+class Convolutions(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.convs = nn.ModuleList(geometric.GENConv(8, 8, norm="layer") for _ in range(2))
+        self.norm = nn.LayerNorm(8)
+
+    def forward(self, x, edge_index):
+        return self.norm(self.convs[1](self.convs[0](x, edge_index), edge_index))
+
+
+def test_edits_inside_a_convolution_are_neither_lost_nor_undone():
+    model, graph = Convolutions(), (torch.randn(6, 8), torch.randint(6, (2, 20)))
+    fast = npl.accelerate(model)
+    swapped = npl.swap(fast, *graph, norm="rms", slots=["convs.0.mlp.1"])
+    scaled = npl.insert(fast, npl.Scale("degree"), "convs.0.mlp.1")
+    for edited in (swapped, scaled):
+        with pytest.raises(UsageError, match=r"'convs.0' was edited since the model was accelerated"):
+            unaccelerate(edited)
+    beside = unaccelerate(npl.swap(fast, *graph, norm="rms", slots=["norm"]))
+    assert [(site.name, site.note) for site in npl.changes(beside).sites] == [
+        ("convs.0", "restored"),
+        ("convs.1", "restored"),
+    ]
+    model.convs[1].mlp[0].register_forward_hook(lambda *_: None)
+    assert npl.changes(npl.accelerate(model)).refused[0] == (
+        "'convs.1' is left alone, because it has hooks, which the new module would not have."
+    )

@@ -24,7 +24,9 @@ from normplace.models.aggregation import Aggregation
 from normplace.models.pyg_conversion import aggregation_arguments, arguments_from_pyg, is_pyg, share_weights
 
 ORIGINALS = "normplace_accelerated"
-"""The attribute of a model that holds PyG's modules, by name; it is not part of the state dict."""
+"""The attribute of a model that holds PyG's modules, with those in their places and the parts of those, by name.
+
+It is not part of the state dict."""
 CLASSES = ("GENConv", "SoftmaxAggregation", "PowerMeanAggregation")
 FAILURES = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """What a call with unsuitable arguments raises."""
@@ -77,21 +79,35 @@ def unaccelerate(model: Model) -> Model:
         model: A model that :func:`normplace.accelerate` returned; it may have been trained since.
 
     Raises:
-        UsageError: If the model was not accelerated, or a module was replaced since.
+        UsageError: If the model was not accelerated, or a module was replaced or edited since.
     """
     if not getattr(model, ORIGINALS, None):
         raise UsageError("there is nothing to undo: the model was not accelerated, or was loaded from a file.")
     copied: nn.Module = copy_model(model)
-    for path, (old, new) in getattr(copied, ORIGINALS).items():
+    sites = []
+    for path, (old, new, parts) in getattr(copied, ORIGINALS).items():
         if copied.get_submodule(path) is not new:
             raise UsageError(f"{path!r} was replaced since the model was accelerated, so that cannot be undone.")
+        if _parts(new) != parts or _has_inner_hooks(new):
+            raise UsageError(f"{path!r} was edited since the model was accelerated, so that cannot be undone.")
         share_weights(new, old)
         copied = _put(copied, path, new, old)
+        sites.append(Change("replaced", type(old).__name__, path or "the model", note="restored"))
     if hasattr(copied, ORIGINALS):
         delattr(copied, ORIGINALS)
-    sites = tuple(replace(site, note="restored") for site in changes(model).sites if site.action == "replaced")
-    setattr(copied, ATTRIBUTE, replace(changes(model), sites=sites, refused=(), note=""))
+    setattr(copied, ATTRIBUTE, replace(changes(model), sites=tuple(sites), refused=(), note=""))
     return copied  # pyright: ignore[reportReturnType]
+
+
+def _parts(module: nn.Module) -> list[tuple[str, type[nn.Module]]]:
+    """The names and classes of a module's parts."""
+    return [(name, type(part)) for name, part in module.named_modules()]
+
+
+def _has_inner_hooks(module: nn.Module) -> bool:
+    """Whether a part of a module has hooks, those of edits too."""
+    inner = [part for part in module.modules() if part is not module]
+    return any(part._forward_hooks or part._forward_pre_hooks or has_other_hooks(part) for part in inner)
 
 
 def _replace_all(model: nn.Module) -> tuple[nn.Module, list[Change], list[str], float]:
@@ -107,7 +123,7 @@ def _replace_all(model: nn.Module) -> tuple[nn.Module, list[Change], list[str], 
             refused.append(f"{path or type(module).__name__!r} is left alone, because {_as_clause(error)}")
             continue
         model = _put(model, path, module, new)
-        originals[path] = (module, new)
+        originals[path] = (module, new, _parts(new))
         sites.append(Change("replaced", type(module).__name__, path or "the model", note="PyG -> normplace"))
     if originals:
         setattr(model, ORIGINALS, {**getattr(model, ORIGINALS, {}), **originals})
@@ -137,7 +153,7 @@ def _build_replacement(module: Any) -> nn.Module:
     kind = type(module).__name__
     if not any(is_pyg(module, name) for name in CLASSES):
         raise UsageError(f"it is a {kind}, a subclass that may compute something else.")
-    if has_other_hooks(module):
+    if has_other_hooks(module) or _has_inner_hooks(module):
         raise UsageError("it has hooks, which the new module would not have.")
     named = aggregation_arguments(module)
     if named is not None:

@@ -179,3 +179,27 @@ def test_a_class_without_source_is_refused():
     exec("class Typed(Base):\n    def forward(self, x):\n        return x + self.up(self.norm(x))\n", scope)
     with pytest.raises(npl.UsageError, match="define the class in a file"):
         npl.move(scope["Typed"](), torch.randn(5, 8), to="post")
+
+
+class Post(Base):
+    def forward(self, x):
+        return self.norm(x + self.up(x))
+
+
+def test_a_method_that_was_replaced_on_the_instance_is_not_rewritten():
+    """As the hooks of accelerate do; the replacement calls the original method."""
+
+    def halved(model, x):
+        return model.original(x) / 2
+
+    x = torch.randn(3, 8)
+    before, after = Derived(), Post()
+    for model in (before, after):
+        model.original = model.forward
+        model.forward = functools.partial(halved, model)
+    reason = "'forward' of 'the model' was replaced on the instance"
+    with pytest.raises(npl.UsageError, match=reason):
+        npl.move(before, x, to="post")
+    fused = npl.fuse(after, x, only_if_faster=False)
+    assert reason in str(npl.changes(fused))
+    assert torch.equal(fused(x), after(x))

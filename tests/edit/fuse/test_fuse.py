@@ -235,6 +235,13 @@ def test_exported_it_consists_of_the_operators_of_the_model():
     assert torch.allclose(program.module()(x), model(x), atol=1e-6)
 
 
+def test_a_model_is_fused_where_gradients_are_disabled():
+    model, x = peri(), rows()
+    with torch.no_grad():
+        result = fused(model, x)
+    assert npl.changes(result).fusions == npl.changes(fused(model, x)).fusions
+
+
 def test_a_round_trip_through_save_pretrained(tmp_path):
     model, inputs = build("Llama")
     result = fused(model, **inputs).eval()

@@ -439,3 +439,29 @@ def test_a_scale_with_values_does_not_load_without_them(tmp_path):
     npl.edit.save(insert(build(), Scale("age"), values=torch.ones(NODES)), tmp_path)
     with pytest.raises(UsageError, match="the values of the scale 'age' are not recorded"):
         npl.edit.load(tmp_path, build(), rows(), EDGES)
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up = nn.LayerNorm(8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return x + self.up(self.norm(x))
+
+
+@torch.no_grad()
+def test_a_norm_with_a_scale_is_neither_moved_nor_removed():
+    model, x = nn.Sequential(Block(), Block()), rows(5, 8).float()
+    scaled = insert(model, Scale("gain"), "0.norm", values=torch.full((5,), 2.0))
+    for to in ("post", "output"):
+        with pytest.raises(UsageError, match=r"the norm '0.norm' has an inserted scale, which belongs to its present"):
+            npl.move(scaled, x, to=to)
+    assert insertions(npl.move(scaled, x, to="peri")) == insertions(scaled)
+
+
+def test_a_model_is_copied_after_a_norm_with_a_scale_was_replaced():
+    scaled = insert(build(), Scale("degree"))
+    scaled.norms[0] = nn.LayerNorm(8).double()
+    for copied in (copy.deepcopy(scaled), pickle.loads(pickle.dumps(scaled))):
+        torch.testing.assert_close(copied(rows(), EDGES), scaled(rows(), EDGES), rtol=0, atol=0)

@@ -126,3 +126,14 @@ def test_an_unpickled_hook_is_guarded_again(monkeypatch):
     monkeypatch.setattr("normplace.edit.model.attachments.guard_hooks", lambda: calls.append(True))
     pickle.loads(pickle.dumps(model))
     assert calls
+
+
+def test_dynamic_quantization_registers_hooks_without_keyword_arguments():
+    layer, negate = nn.Linear(2, 2), Negate()
+    attach_to_input(layer, negate, (0,))
+    (hook,) = layer._forward_pre_hooks.values()
+    quantized = nn.Linear(2, 2)
+    quantized.load_state_dict(layer.state_dict())
+    quantized.register_forward_pre_hook(hook)
+    assert torch.equal(quantized(ONE), layer(ONE))
+    assert negate.calls == 2

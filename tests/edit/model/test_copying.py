@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from normplace.edit.model import copying
 from normplace.edit.model.copying import copy_model, require_independent, require_memory
@@ -50,3 +52,31 @@ def test_a_copy_that_calls_the_original_is_refused():
     plain = nn.Linear(4, 4)
     with require_independent(plain):
         copy_model(plain)(x)
+
+
+def test_a_copy_in_inference_mode_is_refused():
+    with torch.inference_mode(), pytest.raises(UsageError, match=r"torch\.inference_mode never has gradients"):
+        copy_model(nn.Linear(4, 4))
+    with torch.no_grad():
+        assert copy_model(nn.Linear(4, 4)).weight.requires_grad
+
+
+def test_a_distributed_model_is_refused():
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        wrapped = nn.parallel.DistributedDataParallel(nn.Linear(4, 4))
+        with pytest.raises(UsageError, match="DistributedDataParallel does not distribute what an edit adds"):
+            copy_model(wrapped)
+        sharded = fully_shard(nn.Linear(4, 4), mesh=init_device_mesh("cpu", (1,)))
+        with pytest.raises(UsageError, match="edit the model before it is sharded"):
+            copy_model(sharded)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_an_offloaded_model_is_refused():
+    accelerate = pytest.importorskip("accelerate")
+    offloaded = accelerate.cpu_offload(nn.Sequential(nn.Linear(4, 4)), torch.device("cpu"))
+    with pytest.raises(UsageError, match="offloaded by accelerate"):
+        copy_model(offloaded)

@@ -336,6 +336,114 @@ def test_new_norms_are_in_the_mode_of_the_model():
             assert "running statistics must be trained" in str(npl.changes(moved))
 
 
+def test_a_moved_norm_keeps_its_mode():
+    """A frozen batch norm in a network that trains."""
+
+    class Batched(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.up = nn.BatchNorm1d(8).eval(), nn.Linear(8, 8)
+
+        def forward(self, x):
+            return x + self.up(self.norm(x))
+
+    model, x = Batched(), torch.randn(5, 8)
+    moved = npl.move(model, x, to="post")
+    assert moved.training
+    assert not moved.placed["up_stream"].training
+    assert not npl.move(moved, x, to="pre").norm.training
+    moved(x)
+    assert torch.equal(moved.placed["up_stream"].running_mean, model.norm.running_mean)
+
+
+def test_hooks_are_called_once_and_by_the_norm_they_were_registered_on():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    model, x, calls = layer, torch.randn(2, 3, 8, requires_grad=True), []
+    model.norm1.register_forward_hook(lambda *_: calls.append("forward"))
+    model.norm1.register_full_backward_pre_hook(lambda *_: calls.append("before"))
+    model.norm1.register_full_backward_hook(lambda *_: calls.append("after"))
+    for to in ("peri", "post"):
+        moved = npl.move(model, x, to=to)
+        calls.clear()
+        moved(x).sum().backward()
+        assert calls == ["forward", "before", "after"]
+
+
+@pytest.mark.parametrize("to", ["post", "peri", "none"])
+def test_weights_do_not_pass_if_norms_have_no_parameters(to):
+    class Plain(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.up = nn.LayerNorm(8, elementwise_affine=False), nn.Linear(8, 8)
+
+        def forward(self, x):
+            return x + self.up(self.norm(x))
+
+    model, x = Plain().eval(), torch.randn(5, 8)
+    moved = npl.move(model, x, to=to)
+    for one, other in ((model, moved), (moved, model)):
+        with pytest.raises(RuntimeError, match="Error"):
+            one.load_state_dict(other.state_dict())
+    if to != "none":  # which leaves no norm to copy
+        back = npl.move(moved, x, to="pre")
+        assert list(back.state_dict()) == list(model.state_dict())
+        assert torch.equal(back(x), model(x))
+
+
+@torch.no_grad()
+def test_a_norm_with_two_names():
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.up = nn.LayerNorm(8), nn.Linear(8, 8)
+            self.alias = self.norm
+
+        def forward(self, x):
+            return x + self.up(self.norm(x))
+
+    model, x = Named(), torch.randn(5, 8)
+    moved = npl.move(model, x, to="post")
+    torch.testing.assert_close(moved(x), model.norm(x + model.up(x)), rtol=0, atol=0)
+    back = npl.move(moved, x, to="pre")
+    assert back.alias is back.norm
+    assert torch.equal(back(x), model(x))
+
+
+def test_fixed_scales_are_on_the_device_of_the_model():
+    with torch.device("meta"):
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    scaled = npl.move(model, torch.randn(2, 3, 8), to="lns")
+    assert {(buffer.device.type, buffer.dtype) for buffer in scaled.buffers()} == {("meta", torch.float32)}
+
+
+class Residual(nn.Module):
+    """A model whose own forward adds."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm1, self.norm2, self.up, self.down = nn.LayerNorm(8), nn.LayerNorm(8), nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        x = x + self.up(self.norm1(x))
+        return self.norm2(x + self.down(x))
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda model, x: npl.move(model, x, to="pre-post"),
+        lambda model, x: npl.fuse(model, x, only_if_faster=False),
+        lambda model, x: npl.insert(model, npl.Scale("gain"), values=torch.full((5,), 2.0)),
+    ],
+)
+@torch.no_grad()
+def test_a_model_with_an_edited_forward_is_exported(edit):
+    x = torch.randn(5, 8)
+    edited = edit(Residual(), x)
+    torch.testing.assert_close(torch.export.export(edited, (x,)).module()(x), edited(x))
+
+
 def test_timm():
     timm = pytest.importorskip("timm", reason="timm needs torchvision, which is not installed")
     model = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=2, pretrained=False).eval()

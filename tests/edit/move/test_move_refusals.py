@@ -136,3 +136,12 @@ def test_blocks_that_drop_themselves_at_random_are_moved():
     x = torch.randn(5, 8)
     moved = npl.move(nn.Sequential(*(Dropped() for _ in range(4))), x, to="post")
     assert set(npl.audit(moved, x).equations) == {"N(x + F(x))"}
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning")
+def test_a_torchscript_model_is_refused():
+    x = torch.randn(5, 8)
+    traced = torch.jit.trace(nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8)), x)
+    for edit in (npl.fold, npl.fuse):
+        with pytest.raises(npl.UsageError, match="cannot read the code of a TorchScript model"):
+            edit(traced, x)

@@ -148,3 +148,21 @@ def test_a_compiled_model(tmp_path):
     folded = npl.fold(model, x)
     npl.edit.save(folded, tmp_path / "folded")
     assert torch.equal(npl.edit.load(tmp_path / "folded", model, x)(x), folded(x))
+
+
+def test_values_that_a_file_cannot_hold(tmp_path):
+    class Counting(nn.TransformerEncoderLayer):
+        def get_extra_state(self):
+            return {"calls": 3}
+
+    class Graph(nn.TransformerEncoderLayer):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.register_buffer("adjacency", torch.eye(3).to_sparse())
+
+    _, x = factory()
+    for kind, name in ((Counting, "_extra_state"), (Graph, "adjacency")):
+        moved = npl.move(kind(8, 2, 16, batch_first=True), x, to="peri")
+        with pytest.raises(npl.UsageError, match=f"'{name}' of the state dict is not a dense tensor"):
+            npl.edit.save(moved, tmp_path / name)
+        assert not (tmp_path / name).exists()

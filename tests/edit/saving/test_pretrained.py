@@ -8,6 +8,7 @@ import pickle
 import pytest
 import torch
 from tests.edit.families import build
+from torch import nn
 
 import normplace as npl
 from normplace.cli import main
@@ -62,6 +63,23 @@ def test_weights_do_not_pass_between_a_model_and_its_moved_copy(to):
         assert torch.equal(twin(*family.inputs).logits, expected)
         assert twin.save_pretrained.model is twin
         twin.load_state_dict(moved.state_dict())
+
+
+@torch.no_grad()
+def test_every_parameter_keeps_its_dtype(tmp_path):
+    family = build("llama")
+    model, (ids,) = family.model.bfloat16(), family.inputs
+    moved = npl.move(model, ids, to="peri").eval()
+    moved.save_pretrained(tmp_path / "half")
+    loaded = npl.edit.from_pretrained(tmp_path / "half")
+    assert torch.equal(loaded(ids).logits, moved(ids).logits)
+    moved.lm_head.float()
+    nn.init.normal_(moved.lm_head.weight)  # numbers that bfloat16 does not have
+    moved.save_pretrained(tmp_path / "mixed")
+    loaded = npl.edit.from_pretrained(tmp_path / "mixed")
+    for name, tensor in moved.state_dict().items():
+        assert tensor.dtype == loaded.state_dict()[name].dtype
+        assert torch.equal(tensor, loaded.state_dict()[name])
 
 
 @torch.no_grad()

@@ -177,10 +177,12 @@ def checked_module(model: Model, function: str) -> Model:
     """The :func:`uncompiled` module of a model that was passed to a public function.
 
     Raises:
-        UsageError: If the model is not a module.
+        UsageError: If the model is not a module, or is a TorchScript one.
     """
     if not isinstance(model, nn.Module):
         raise UsageError(f"{function} takes an nn.Module, got {type(model).__name__}: build the model first.")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UsageError(f"{function} cannot read the code of a TorchScript model: pass the model it was made from.")
     return uncompiled(model)
 
 

@@ -35,8 +35,10 @@ def tensors_of(structure: Any, seen: set[int] | None = None) -> Iterator[Tensor]
     elif isinstance(structure, nn.Module):
         return
     else:
-        parts = getattr(structure, "__dict__", {}).values()
-    for part in list(parts):
+        slots = (vars(kind).get("__slots__", ()) for kind in type(structure).__mro__)
+        names = (name for slot in slots for name in ((slot,) if isinstance(slot, str) else slot))
+        parts = [*getattr(structure, "__dict__", {}).values(), *(getattr(structure, name, None) for name in names)]
+    for part in parts:
         yield from tensors_of(part, seen)
 
 

@@ -76,6 +76,11 @@ class RewrittenMethod:
         """Call the rewritten method."""
         return self.function(self.module, *args, **kwargs)
 
+    @property
+    def __code__(self) -> CodeType:
+        """What ``torch.export`` reads of a model's ``forward``."""
+        return undecorated(self.function).__code__
+
     def __reduce__(self) -> tuple[Any, ...]:
         return RewrittenMethod, (self.module, self.method, self.sums)
 

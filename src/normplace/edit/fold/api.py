@@ -118,8 +118,8 @@ def fold(model: Model, *inputs: Any, untie: bool = False, center: bool = False, 
         note=f"the outputs on these inputs differ by {error:.1e} of the largest",
     )
     setattr(copied, ATTRIBUTE, record)
-    setattr(copied, FOLDED, [*getattr(copied, FOLDED, []), *folded])
-    if biases or centred:
+    setattr(copied, FOLDED, [*getattr(copied, FOLDED, []), (len(record.moves) - 1, folded)])
+    if biases or centred or hasattr(copied, "peft_config"):  # without the folded weights, adapters are of no use
         guard_save(copied)
     return copied
 

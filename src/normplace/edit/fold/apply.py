@@ -68,12 +68,22 @@ def resolve_readers(model: nn.Module, names: Mapping[ValueId, str], readers: Ite
         module = model.get_submodule(reader.path)
         bias = None
         for name, own in module.named_parameters(recurse=False):
-            if own is parameter and own.ndim == 2 and hasattr(module, BIAS_OF.get(name, "")):
+            if own is parameter and own.ndim == 2 and _has_bias(model, reader.path, BIAS_OF.get(name, "")):
                 bias = f"{reader.path}.{BIAS_OF[name]}".lstrip(".")
         refs[reader.region] = ReaderRef(
             names[reader.region.parameter], reader.region, reader.feature_axis, reader.factor, bias
         )
     return tuple(refs.values())
+
+
+def _has_bias(model: nn.Module, path: str, name: str) -> bool:
+    """Whether a module has a bias, or a place for one that is kept when adapters are merged."""
+    module = model.get_submodule(path)
+    if getattr(module, name, None) is not None or not hasattr(module, name):
+        return hasattr(module, name)
+    parts = path.split(".")
+    wrapped = [getattr(model.get_submodule(".".join(parts[:end])), "base_layer", module) for end in range(len(parts))]
+    return all(base is module for base in wrapped)
 
 
 def gain_and_shift(norm: nn.Module, form: NormForm) -> tuple[Tensor | None, Tensor | None]:

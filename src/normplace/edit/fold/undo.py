@@ -15,7 +15,8 @@ from normplace.edit.saving.save_guard import release_save
 from normplace.errors import UsageError
 
 FOLDED = "normplace_folded"
-"""The attribute of a model that holds the gains before a fold; it is not part of the state dict."""
+"""The attribute of a model that holds its folds, oldest first: the index of each among the recorded edits, and the
+norms with the gains before it. It is not part of the state dict."""
 NO_BIAS = 1e-5
 """A bias that fold added is removed again if it is this small, relative to what the shift had added to it."""
 
@@ -41,7 +42,7 @@ def unfold(model: Model) -> Model:
     """Return a copy with the gains and shifts of :func:`normplace.fold` in its norms again.
 
     The function stays the same, also if the model was trained since. Weights are restored up to rounding. A feature
-    whose gain was 0 keeps its folded weights. Untied embeddings stay untied.
+    whose gain was 0 keeps its folded weights. Untied embeddings stay untied. Of several folds, the last one is undone.
 
     Args:
         model: A model that :func:`normplace.fold` returned.
@@ -49,25 +50,32 @@ def unfold(model: Model) -> Model:
     Raises:
         UsageError: If the model was not folded, was loaded from a file, or its norms were centred, moved or swapped.
     """
-    if not getattr(model, FOLDED, None):
+    folds = getattr(model, FOLDED, None)
+    if not folds:
         raise UsageError(
             "there is no fold to undo: the model was not folded, or was loaded from a file, which holds no old gains."
         )
-    entries = [entry for entry in changes(model).moves if "edit" in entry]
-    if not entries or entries[-1]["edit"] != "fold" or changes(model).moves[-1] is not entries[-1]:
-        raise UsageError("the model was edited after the fold, so the fold cannot be undone: unfold it first.")
-    if entries[-1]["rms"]:
+    (index, norms), moves = folds[-1], changes(model).moves
+    if any(entry.get("edit") != "fold" for entry in moves[index + 1 :]):
+        raise UsageError(
+            "the model was edited after the fold, so the fold cannot be undone: unfold a model before other edits."
+        )
+    if moves[index]["rms"]:
         raise UsageError("a fold with center=True cannot be undone, because the means of the weights are gone.")
+    for name in dict.fromkeys(reader.parameter.rpartition(".")[0] for norm in norms for reader in norm.target.readers):
+        if isinstance(getattr(model.get_submodule(name), "base_layer", None), nn.Module):
+            raise UsageError(
+                f"an adapter was added to {name!r} after the fold, so the fold cannot be undone: merge or remove it."
+            )
     copied = copy_model(model)
-    for folded in reversed(getattr(copied, FOLDED)):
+    for folded in reversed(norms):
         _unfold_norm(copied, folded)
-    delattr(copied, FOLDED)
-    record = changes(copied)
-    untied = [name for entry in entries if entry["edit"] == "fold" for name in entry["untied"]]
-    kept = ({**entries[-1], "biases": {}},) if untied else ()
-    sites = tuple(Change("folded", site.slot, site.name, note="unfolded") for site in record.sites)
-    setattr(copied, ATTRIBUTE, replace(record, sites=sites, moves=(*record.moves[:-1], *kept), refused=(), note=""))
-    if not changes(copied).moves:
+    setattr(copied, FOLDED, folds[:-1])
+    kept = ({**moves[index], "biases": {}},) if moves[index]["untied"] else ()
+    moves = (*moves[:index], *kept, *moves[index + 1 :])
+    sites = tuple(Change("folded", folded.target.slot, folded.target.path, note="unfolded") for folded in norms)
+    setattr(copied, ATTRIBUTE, replace(changes(copied), sites=sites, moves=moves, refused=(), note=""))
+    if not moves:
         release_save(copied)
     return copied
 

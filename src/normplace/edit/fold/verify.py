@@ -28,6 +28,7 @@ TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.bfloat16: 0.1, torc
 def outputs_of(model: nn.Module, arguments: Arguments, mode: Mode = evaluating) -> list[Tensor]:
     """The floating-point outputs of a call, in evaluation mode or in training mode."""
     inputs, kwargs = fresh_inputs(arguments)
+    torch.clear_autocast_cache()  # it may hold the weights as they were before the fold
     with mode(model), uncompiled_calls():
         return [tensor.clone() for tensor in tensors_of(model(*inputs, **kwargs)) if tensor.is_floating_point()]
 

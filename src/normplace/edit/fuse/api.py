@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ from normplace.edit.fuse.numbers import Loss, Numbers, measure, measure_in_float
 from normplace.edit.fuse.plan import REACHES, FusePlan, left_out
 from normplace.edit.fuse.timing import time_steps
 from normplace.edit.fuse.verify import verify_model, verify_parts
-from normplace.edit.model.copying import copy_model, require_independent
+from normplace.edit.model.copying import copy_model, require_independent, require_undistributed
 from normplace.edit.record.changes import ATTRIBUTE, Changes, changes
 from normplace.edit.verify.capture import Arguments, analyze_call
 from normplace.errors import UsageError, expect_choice, first_line
@@ -82,8 +81,7 @@ def fuse(
     expect_choice("rounding", rounding, ROUNDINGS)
     if any(parameter.is_meta for parameter in model.parameters()):
         raise UsageError("fuse verifies numbers, and a model on the meta device has none: use plan_fusion.")
-    if _is_sharded(model):
-        raise UsageError("the parameters of this model are sharded (DTensor): fuse the model before it is sharded.")
+    require_undistributed(model)
     arguments = (inputs, kwargs)
     fused = unfuse(model) if inplace else copy_model(model)
     with require_independent(nn.Module() if inplace else model):
@@ -111,12 +109,6 @@ def remember_fusion(model: nn.Module, reach: str) -> None:
     setattr(model, ATTRIBUTE, replace(record, moves=(*record.moves, {"edit": "fuse", "reach": reach})))
 
 
-def _is_sharded(model: nn.Module) -> bool:
-    """Whether parameters are sharded; the module of DTensor is slow to import, and is there if one exists."""
-    module = sys.modules.get("torch.distributed.tensor")
-    return module is not None and any(isinstance(parameter, module.DTensor) for parameter in model.parameters())
-
-
 class _Outcome(NamedTuple):
     """Whether a model was fused, and what was measured or why not."""
 
@@ -126,6 +118,7 @@ class _Outcome(NamedTuple):
     """Before and after."""
 
 
+@torch.enable_grad()  # the caller may have disabled it
 def _fuse(
     model: nn.Module,
     plan: FusePlan,

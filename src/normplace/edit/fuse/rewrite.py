@@ -18,12 +18,12 @@ import copy
 import inspect
 from dataclasses import dataclass
 from functools import lru_cache
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 from torch import nn
 
-from normplace.edit.code.recompile import definition_of, recompile
+from normplace.edit.code.recompile import definition_of, recompile, undecorated
 from normplace.edit.code.rewrite import Position
 from normplace.edit.code.syntax import (
     ancestors,
@@ -87,6 +87,11 @@ class FusedMethod:
         is_fused = hasattr(self.module, SUMS) or hasattr(self.module, MODULATIONS)
         function = self.function if is_fused else getattr(type(self.module), self.method)
         return function(self.module, *args, **kwargs)
+
+    @property
+    def __code__(self) -> CodeType:
+        """What ``torch.export`` reads of a model's ``forward``."""
+        return undecorated(self.function).__code__
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FusedMethod, (self.module, self.method, self.edits)

@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from types import CodeType
 from typing import Any
 
 import torch
@@ -94,7 +95,7 @@ def insert(
 
     The copy is called like the model and loads its state dict; the parameters of a gate are the only new ones. Call the
     copy itself: a norm that is reached through another method, or recomputed by activation checkpointing of a
-    submodule, has no graph unless ``values`` are passed.
+    submodule, has no graph unless ``values`` is a tensor.
 
     Args:
         model: Any module; it is not changed. Without ``values``, its forward must receive a graph.
@@ -241,6 +242,16 @@ class ScaledForward:
         finally:
             self.factor = self.fixed_factor
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The attributes without the handles of norms that are gone, which cannot be copied."""
+        handles = [handle for handle in self.handles if handle.hooks_dict_ref() is not None]
+        return {**vars(self), "handles": handles}
+
+    @property
+    def __code__(self) -> CodeType:
+        """What ``torch.export`` reads of a model's ``forward``."""
+        return inspect.unwrap(type(self.model).forward).__code__
+
     def scale_input(
         self, norm: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, name: str, gate: str | None
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -262,7 +273,7 @@ class ScaledForward:
         if factor is None:
             raise UsageError(
                 f"{name!r} was called outside the model's forward, where its graph is not known: call the model "
-                "itself, or insert the scale with values=."
+                "itself, or insert the scale with a tensor as values."
             )
         rows = factor.shape[:-1]
         if not isinstance(features, Tensor) or features.ndim <= len(rows) or features.shape[: len(rows)] != rows:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
@@ -14,6 +17,8 @@ from normplace.analysis.recording.structures import copy_module, require_shapes
 from normplace.edit.fuse.apply import unfuse
 from normplace.errors import UsageError
 
+WRAPPERS = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel")
+"""Classes of PyTorch that distribute a model."""
 COPIES = 2
 """The model and its edited copy."""
 OVERHEAD = 1.1
@@ -24,12 +29,38 @@ def copy_model(model: Model) -> Model:
     """Deep-copy a model, without the parts that :func:`normplace.fuse` fused.
 
     Raises:
-        UsageError: If a lazy layer has no shape yet, or the copy does not fit into memory.
+        UsageError: If a lazy layer has no shape yet, the model is distributed or offloaded, the copy does not fit into
+            memory, or inference mode is active.
     """
+    if torch.is_inference_mode_enabled():
+        raise UsageError(
+            "a copy that is made in torch.inference_mode never has gradients, so it could be neither verified nor "
+            "trained: edit the model outside of it, or use torch.no_grad."
+        )
     require_shapes(model)
+    require_undistributed(model)
     if all(parameter.device.type == "cpu" for parameter in model.parameters()):
         require_memory(model, "free some, or use a smaller model or dtype", copies=1)
     return unfuse(copy_module(model))
+
+
+def require_undistributed(model: nn.Module) -> None:
+    """Check that a model holds its parameters, and that no wrapper would leave out new ones.
+
+    Raises:
+        UsageError: If it is distributed or offloaded.
+    """
+    for module in model.modules():
+        if (name := type(module).__name__) in WRAPPERS and type(module).__module__.startswith("torch."):
+            raise UsageError(
+                f"{name} does not distribute what an edit adds: edit the model inside it, then wrap the result."
+            )
+        hook: Any = getattr(module, "_hf_hook", None)  # of accelerate
+        if any(getattr(part, "offload", False) for part in (hook, *getattr(hook, "hooks", ()))):
+            raise UsageError("the weights of this model are offloaded by accelerate: load it into memory as a whole.")
+    distributed = sys.modules.get("torch.distributed.tensor")  # slow to import, and there if such a tensor exists
+    if distributed is not None and any(isinstance(parameter, distributed.DTensor) for parameter in model.parameters()):
+        raise UsageError("the parameters of this model are sharded (DTensor): edit the model before it is sharded.")
 
 
 @contextmanager

@@ -9,7 +9,15 @@ from torch import nn
 from normplace.analysis.recording.ids import BlockIndex
 from normplace.analysis.results import Site
 from normplace.edit.code.rewrite import PLACED, wrap_sum
-from normplace.edit.model.attachments import add_placed, attach_to_input, attach_to_output, detach
+from normplace.edit.model.attachments import (
+    add_placed,
+    attach_to_input,
+    attach_to_output,
+    detach,
+    device_of,
+    place_of,
+    replace_module,
+)
 from normplace.edit.model.model_map import ModelMap, SumRef, TensorRef, is_outside_tree
 from normplace.edit.model.modules import NormPlaceholder
 from normplace.edit.record.changes import Change
@@ -65,8 +73,8 @@ class ModelEditor:
             )
         norm = self.model.get_submodule(site.name)
         if not detach(self.model, site.name):
-            placeholder = NormPlaceholder(site.slot, block, getattr(norm, "weight", None))
-            self.model.set_submodule(site.name, placeholder.train(norm.training))
+            placeholder = NormPlaceholder(site.slot, block, norm, device_of(self.model))
+            replace_module(self.model, norm, placeholder.train(norm.training))
         self.removed[site.name] = norm
         return norm
 
@@ -91,7 +99,9 @@ class ModelEditor:
         paths = self.placeholders.get((slot, block))
         if not paths:
             return None
-        self.model.set_submodule(paths[0], norm.train(self.model.training))
+        placeholder = self.model.get_submodule(paths[0])
+        self._set_mode(norm, placeholder)
+        replace_module(self.model, placeholder, norm)
         return paths.pop(0)
 
     def add_before(self, refs: Iterable[TensorRef], owner: str, name: str, module: nn.Module) -> str | None:
@@ -102,7 +112,8 @@ class ModelEditor:
         path = self._add_placed(owner, name, module)
         for ref in new_refs:
             self._attached["before", ref] = module
-            attach_to_input(self.model.get_submodule(ref.module), module, ref.keys)
+            place = place_of(self.model, ref.module)
+            attach_to_input(self.model.get_submodule(ref.module), module, ref.keys, place)
         return path
 
     def add_after(self, ref: TensorRef, owner: str, name: str, module: nn.Module, first: bool = False) -> str | None:
@@ -120,7 +131,8 @@ class ModelEditor:
             return None
         self._attached["after", ref] = module
         path = self._add_placed(owner, name, module)
-        attach_to_output(self.model.get_submodule(ref.module), module, ref.keys[0], first)
+        place = place_of(self.model, ref.module)
+        attach_to_output(self.model.get_submodule(ref.module), module, ref.keys[0], first, place)
         return path
 
     def add_to_sum(self, ref: SumRef, name: str, module: nn.Module) -> str | None:
@@ -158,7 +170,8 @@ class ModelEditor:
         for name, step in steps.items():
             self.model._modules[name] = step
             if name == key:
-                self.model.add_module("final", norm.train(self.model.training))
+                self._set_mode(norm, self.model)
+                self.model.add_module("final", norm)
         return "final"
 
     def _add_placed(self, owner: str, name: str, module: nn.Module) -> str:
@@ -168,7 +181,13 @@ class ModelEditor:
                 f"{owner or 'the model'!r} is a {type(parent).__name__}, which would run an added norm as a further "
                 "step: derive it from nn.Module."
             )
-        return f"{owner}.{PLACED}.{add_placed(parent, name, module.train(parent.training))}".lstrip(".")
+        self._set_mode(module, parent)
+        return f"{owner}.{PLACED}.{add_placed(parent, name, module)}".lstrip(".")
+
+    def _set_mode(self, module: nn.Module, owner: nn.Module) -> None:
+        """Give a new module the mode of another; a moved norm keeps its own, as of a frozen batch norm."""
+        if all(module is not norm for norm in self.removed.values()):
+            module.train(owner.training)
 
 
 def disable_fast_paths(model: nn.Module) -> None:

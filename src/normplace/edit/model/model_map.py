@@ -12,7 +12,7 @@ from normplace.analysis.dataflow.operators import MOVES
 from normplace.analysis.recording.ids import BlockIndex, CallId, NodeId, NormIndex, ValueId
 from normplace.analysis.recording.tape import Call, Op
 from normplace.analysis.residuals.reachability import ResidualAdd
-from normplace.edit.code.rewrite import Position, method_of, position_of
+from normplace.edit.code.rewrite import Position, RewrittenMethod, method_of, position_of
 from normplace.edit.model.attachments import Key
 from normplace.edit.model.feature_axes import feature_axes
 from normplace.edit.model.modules import FixedScaling, LearnedScaling
@@ -196,6 +196,8 @@ class ModelMap:
             )
         method = methods[frame]
         assert method is not None
+        if not isinstance(vars(self.model.get_submodule(path)).get(method), RewrittenMethod | None):
+            return f"{method!r} of {path or 'the model'!r} was replaced on the instance, which its new code would undo"
         # If a method is called several times and adds once per call, the verification of the result notices.
         location = op.location[: frame + 1]
         evaluations = [other for other in self._located_ops[op.call] if other.location[: frame + 1] == location]

@@ -14,14 +14,20 @@ class NormPlaceholder(nn.Module):
     Args:
         slot: The slot of the removed norm.
         block: The index of its block, or of the block whose stream it ended.
-        like: The gain of the removed norm. Some forward code reads ``norm.weight.dtype``, so an empty buffer keeps it.
+        norm: The removed norm. Some forward code reads ``norm.weight.dtype``, so an empty buffer keeps it.
+        device: The device of the model.
     """
 
-    def __init__(self, slot: str, block: int | None, like: Tensor | None = None) -> None:
+    def __init__(self, slot: str, block: int | None, norm: nn.Module, device: torch.device | None = None) -> None:
         super().__init__()
         self.slot, self.block = slot, block
-        if like is not None:
-            self.register_buffer("weight", like.new_empty(0, requires_grad=False), persistent=False)
+        weight = getattr(norm, "weight", None)
+        if weight is not None:
+            self.register_buffer("weight", weight.new_empty(0, requires_grad=False), persistent=False)
+        if not norm.state_dict():
+            self.register_buffer(
+                "removed", torch.empty(0, device=device)
+            )  # keeps the state dict from loading into the original
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return the first argument."""
@@ -60,12 +66,14 @@ class FixedScaling(nn.Module):
 
     Args:
         factor: The multiplier.
+        device: The device of the buffer.
     """
 
-    def __init__(self, factor: float) -> None:
+    def __init__(self, factor: float, device: torch.device | None = None) -> None:
         super().__init__()
         self.factor = factor
-        self.register_buffer("number", torch.tensor(factor, dtype=torch.float64))
+        # Not in double precision, which some devices do not have.
+        self.register_buffer("number", torch.tensor(factor, dtype=torch.float32, device=device))
 
     def forward(self, x: Tensor) -> Tensor:
         """Scale the input."""

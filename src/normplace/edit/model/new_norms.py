@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
+from normplace.edit.model.attachments import without_hooks
 from normplace.edit.swap.modules import ChannelsFirst
 from normplace.errors import UsageError
 from normplace.norms import LayerNorm, RMSNorm, build_norm
@@ -85,9 +86,7 @@ class NormFactory:
         classes = TEMPLATES.get(layout)
         for template in self.templates:
             if norm_width(template) == width and (classes is None or type(template) in classes):
-                norm = copy.deepcopy(template)
-                for hooks in (norm._forward_hooks, norm._forward_pre_hooks):
-                    hooks.clear()
+                norm = copy.deepcopy(without_hooks(template))
                 if callable(reset := getattr(norm, "reset_parameters", None)):
                     reset()
                 return norm

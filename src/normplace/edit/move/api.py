@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from normplace._shared.modules import Model
 from normplace.analysis.analysis import Analysis
 from normplace.analysis.api import summarize
 from normplace.analysis.recording.passes import ForwardError, checked_module
+from normplace.edit.insert.api import insertions
 from normplace.edit.model.copying import copy_model, require_independent
 from normplace.edit.model.editor import ModelEditor, disable_fast_paths
 from normplace.edit.model.model_map import ModelMap, require_editable
@@ -112,6 +114,7 @@ def _moved(model: Model, request: MoveRequest, arguments: Arguments, call: dict[
     plan, editor = MovePlan(model_map, request, arguments), ModelEditor(copied, model_map)
     measured = plan.measured_values()
     MoveEdit(plan, editor, measure_rms(analysis, arguments, measured) if measured else {}).run()
+    _check_scales(editor, {site.name for site in insertions(copied).sites})
     note = _initialize(plan, copied)
     audit_after, moves = audit_before, changes(model).moves
     if note or any(change.action != "kept" for change in editor.changes):
@@ -134,6 +137,21 @@ def _moved(model: Model, request: MoveRequest, arguments: Arguments, call: dict[
     if moves:
         guard_save(copied)
     return copied
+
+
+def _check_scales(editor: ModelEditor, scaled: Set[str]) -> None:
+    """Check that no norm with an inserted scale was moved or removed.
+
+    Raises:
+        UsageError: If one was.
+    """
+    for change in editor.changes:
+        name = change.before or change.name
+        if change.action in ("moved", "removed") and name in scaled:
+            raise UsageError(
+                f"the norm {name!r} has an inserted scale, which belongs to its present place: move the norms first, "
+                "then insert the scale."
+            )
 
 
 def _check_init(target: Placement | None, init: str | None) -> None:

@@ -178,7 +178,9 @@ class MoveEdit:
     def _scale_skips(self) -> None:
         """Put the target's fixed scales on the skips."""
         for block, (ref, scale) in self.plan.skips.items():
-            name = self.editor.add_to_sum(ref, f"{self._branch_name(block, 0)}_skip", SkipScaling(scale))
+            name = self.editor.add_to_sum(
+                ref, f"{self._branch_name(block, 0)}_skip", SkipScaling(scale, self.like.device)
+            )
             if name is not None:
                 self.editor.record("added", "scale", name, note=f"{scale:.4g} on the skip")
 
@@ -218,7 +220,7 @@ class MoveEdit:
                 TensorRef(norm, (None,), 0),
                 self.model_map.owner(block),
                 f"{self._branch_name(block, 0)}_factor",
-                FixedScaling(number),
+                FixedScaling(number, self.like.device),
             )
             if name is None:
                 raise UsageError(f"layers with different scales share {norm!r}: give each layer its own norm.")

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from normplace._shared.modules import Model, uncompiled
@@ -19,6 +20,7 @@ from normplace._shared.output import cannot_write
 from normplace.edit.model.copying import copy_model
 from normplace.edit.record.changes import changes
 from normplace.edit.saving.replay import repeat_edit
+from normplace.edit.swap.undo import forget_originals
 from normplace.errors import UsageError
 from normplace.models.weights import Damage, check_file, describe_file, first_line, read_sealed, seal, write_tensors
 
@@ -124,13 +126,19 @@ def write_model(
         state_dict: The weights; by default the model's.
 
     Raises:
-        UsageError: If the model is on the meta device.
+        UsageError: If the model is on the meta device, or its state dict has other values than dense tensors.
         OSError: If a file cannot be written.
     """
     if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
         raise UsageError("a model on the meta device has no weights to write: build it on the CPU.")
     record = changes(model)
     own = model.state_dict()
+    for name, value in own.items():
+        if not isinstance(value, Tensor) or value.layout is not torch.strided:
+            raise UsageError(
+                f"{name!r} of the state dict is not a dense tensor, which safetensors cannot hold: save the state dict "
+                "with torch.save, and repeat the edit before it is loaded."
+            )
     state_dict = own if state_dict is None else state_dict
     if state_dict.keys() != own.keys():
         raise UsageError("the state dict does not belong to this model: pass one with the same names.")
@@ -198,6 +206,7 @@ def load_moved(
     model = model if moves else copy_model(model)  # an edit copies it
     for settings in moves:
         model = repeat_edit(model, settings, (inputs, kwargs))
+    forget_originals(model)  # their weights are not those of the file
     from safetensors.torch import load_model
 
     try:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from normplace._shared.seeding import seeded
 from normplace.analysis.loading.models import Loaded, from_config, hf_inputs
+from normplace.analysis.recording.passes import dtype_name
 from normplace.edit.model.copying import require_memory
 from normplace.edit.record.changes import changes
 from normplace.edit.record.input_spec import random_inputs
@@ -112,6 +113,7 @@ def _write_config(model: Any, draft: FolderDraft) -> None:
     config = json.loads(model.config.to_json_string(use_diff=False))
     config[KEY] = {"model_type": config.get("model_type"), "class": type(model).__name__}
     config["model_type"], config["architectures"] = MODEL_TYPE, ["MovedModel"]
+    config["dtype"] = dtype_name(model.dtype)  # which .to(dtype) does not change
     auto_classes = dict.fromkeys(sorted(_auto_classes(model)), f"{CODE}.MovedModel")
     config["auto_map"] = {"AutoConfig": f"{CODE}.MovedConfig"} | auto_classes
     draft.write_text("config.json", json.dumps(config, indent=1))
@@ -177,7 +179,18 @@ def from_pretrained(folder: str | Path) -> nn.Module:
             f"transformers cannot build {original['class']} from {folder} ({str(error).splitlines()[0]})."
         ) from error
     inputs, kwargs = random_inputs(record["changes"]["call"], torch.Generator().manual_seed(0))
-    return load_moved(folder, WEIGHTS, record, model, inputs, kwargs)
+    moved = load_moved(folder, WEIGHTS, record, model, inputs, kwargs)
+    _restore_dtypes(moved, folder / WEIGHTS)
+    return moved
+
+
+def _restore_dtypes(model: nn.Module, weights: Path) -> None:
+    """Give a model whose layers have several dtypes those of the file, which were rounded to the first when read."""
+    with safe_open(weights, framework="pt") as file:
+        saved = set(file.keys())
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            if name in saved and (original := file.get_tensor(name)).dtype != tensor.dtype:
+                tensor.data = original
 
 
 def from_folder(path: Path) -> tuple[Loaded, str]:

@@ -12,7 +12,7 @@ from normplace.edit.insert.api import repeat_insert
 from normplace.edit.model.copying import copy_model
 from normplace.edit.move.api import move
 from normplace.edit.swap.api import SwapRequest, apply_swap
-from normplace.edit.swap.undo import forget_originals, remove_old_norms
+from normplace.edit.swap.undo import remove_old_norms, unswap
 from normplace.edit.verify.capture import Arguments
 from normplace.errors import UsageError
 from normplace.placement import Placement
@@ -44,9 +44,11 @@ def _move(model: Model, settings: dict[str, Any], arguments: Arguments) -> Model
 
 
 def _swap(model: Model, settings: dict[str, Any], arguments: Arguments) -> Model:
-    swapped = apply_swap(model, SwapRequest.from_dict(settings), arguments)
-    forget_originals(swapped)  # their weights are not those of the file
-    return swapped
+    return apply_swap(model, SwapRequest.from_dict(settings), arguments)
+
+
+def _unswap(model: Model, settings: dict[str, Any], arguments: Arguments) -> Model:
+    return unswap(model)
 
 
 def _finish_swap(model: Model, settings: dict[str, Any], arguments: Arguments) -> Model:
@@ -73,6 +75,7 @@ REPEATED: dict[str, Callable[[Any, dict[str, Any], Arguments], Any]] = {
     "move": _move,
     "swap": _swap,
     "finish_swap": _finish_swap,
+    "unswap": _unswap,
     "fold": _fold,
     "insert": _insert,
     "fuse": _fuse,

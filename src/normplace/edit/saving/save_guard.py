@@ -49,8 +49,9 @@ class GuardedSave:
 
 
 def guard_save(model: nn.Module) -> None:
-    """Replace ``save_pretrained`` of a moved Hugging Face model; other models have no such method."""
-    if callable(getattr(type(model), "save_pretrained", None)) and hasattr(model, "config"):
+    """Replace ``save_pretrained`` of a moved Hugging Face or PEFT model; other models have no such method."""
+    is_hugging_face = hasattr(model, "config") or hasattr(model, "peft_config")
+    if callable(getattr(type(model), "save_pretrained", None)) and is_hugging_face:
         cast(Any, model).save_pretrained = GuardedSave(model)
 
 

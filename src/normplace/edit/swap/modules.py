@@ -117,7 +117,7 @@ class FadingNorm(nn.Module):
         super().__init__()
         self.old, self.new = old, new
         # A buffer rather than a number: compiled code reads it, and is not compiled again when it changes.
-        self.register_buffer("strength", torch.tensor(float(strength), dtype=torch.float64))
+        self.register_buffer("strength", torch.tensor(float(strength), dtype=torch.float32))
 
     @property
     def weight(self) -> Tensor | None:

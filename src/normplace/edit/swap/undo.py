@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from torch import nn
 
 from normplace._shared.modules import Model
-from normplace.edit.model.attachments import has_other_hooks, move_hooks, replace_attached
+from normplace.edit.model.attachments import has_other_hooks, move_hooks, replace_attached, replace_module
 from normplace.edit.model.copying import copy_model
 from normplace.edit.record.changes import ATTRIBUTE, Change, changes
 from normplace.edit.saving.save_guard import release_save
@@ -16,10 +18,14 @@ from normplace.errors import UsageError
 
 ORIGINALS = "normplace_swapped"
 """The attribute of a model that holds the norms before each swap, by name; it is not part of the state dict."""
+SWAPS = ("swap", "finish_swap")
+"""The names of edits that :func:`unswap` undoes."""
 
 
 def replace_norm(model: nn.Module, path: str, old: nn.Module, new: nn.Module) -> None:
     """Put a module in the place of a norm, under all of its names, with what is attached to it.
+
+    The module is frozen if the norm is.
 
     Args:
         model: The model, which is changed.
@@ -32,11 +38,12 @@ def replace_norm(model: nn.Module, path: str, old: nn.Module, new: nn.Module) ->
     """
     if has_other_hooks(old):
         raise UsageError(f"the norm {path!r} has hooks, which the new norm would not have: remove them first.")
+    flags = [parameter.requires_grad for parameter in old.parameters()]
+    if flags and not any(flags):
+        new.requires_grad_(False)
     move_hooks(old, new)
     replace_attached(model, old, new)
-    names = [name for name, module in model.named_modules(remove_duplicate=False) if module is old]
-    for name in names:
-        model.set_submodule(name, new.train(old.training))
+    replace_module(model, old, new.train(old.training))
 
 
 def keep_original(model: nn.Module, path: str, old: nn.Module, new: nn.Module) -> None:
@@ -68,15 +75,23 @@ def unswap(model: Model) -> Model:
         model: A model that :func:`normplace.swap` returned.
 
     Raises:
-        UsageError: If the model was not swapped, was loaded from a file, or its norms were moved since.
+        UsageError: If the model was not swapped, was loaded from a file, or its norms were moved or folded since.
     """
     originals = getattr(model, ORIGINALS, None)
     if not originals:
         raise UsageError(
             "there is no swap to undo: the model was not swapped, or was loaded from a file, which holds no old norms."
         )
+    record = changes(model)
+    later = record.moves[_first_swap(record.moves) :]
+    if any(entry.get("edit") == "fold" for entry in later):
+        raise UsageError(
+            "the model was folded after the swap, and the old norms would apply their gains a second time: undo the "
+            "fold first, with normplace.edit.unfold."
+        )
     copied = copy_model(model)
     names = {module: name for name, module in copied.named_modules()}
+    slots, sites = {site.name: site.slot for site in record.sites}, []
     for path, (old, new) in getattr(copied, ORIGINALS).items():
         if names.get(new) != path:
             raise UsageError(f"the norm {path!r} was moved or replaced since the swap, so the swap cannot be undone.")
@@ -84,16 +99,29 @@ def unswap(model: Model) -> Model:
         if like is not None:
             old.to(like.device)
         replace_norm(copied, path, new, old)
+        sites.append(Change("swapped", slots.get(path, "norm"), path, note="restored"))
     forget_originals(copied)
-    record = changes(copied)
-    moves = tuple(entry for entry in record.moves if entry.get("edit") not in ("swap", "finish_swap"))
-    sites = tuple(
-        Change("swapped", site.slot, site.name, note="restored") for site in record.sites if site.action == "swapped"
-    )
-    setattr(copied, ATTRIBUTE, replace(record, sites=sites, moves=moves, refused=()))
+    # A later move copied the swapped norms, so repeating it without the swap would add others.
+    is_copied = any("edit" not in entry for entry in later)
+    moves = (*record.moves, {"edit": "unswap"}) if is_copied else _without_swaps(record.moves)
+    setattr(copied, ATTRIBUTE, replace(record, sites=tuple(sites), moves=moves, refused=()))
     if not moves:
         release_save(copied)
     return copied
+
+
+def _first_swap(moves: Sequence[Mapping[str, Any]]) -> int:
+    """The index of the first edit that :func:`unswap` undoes."""
+    undone = [index for index, entry in enumerate(moves) if entry.get("edit") == "unswap"]
+    start = undone[-1] + 1 if undone else 0
+    swaps = [index for index, entry in enumerate(moves) if index >= start and entry.get("edit") in SWAPS]
+    return swaps[0] if swaps else len(moves)
+
+
+def _without_swaps(moves: Sequence[Mapping[str, Any]]) -> tuple[Any, ...]:
+    """The edits without the swaps that :func:`unswap` undoes."""
+    first = _first_swap(moves)
+    return (*moves[:first], *(entry for entry in moves[first:] if entry.get("edit") not in SWAPS))
 
 
 def finish_swap(model: Model) -> Model:
