@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -132,7 +133,17 @@ def test_the_committed_results_verify(capsys):
     assert main(["verify"]) == 0
     out = capsys.readouterr().out
     assert out.count("uncorrected for the number of checks") == 1
-    assert len(out.splitlines()) < 40  # totals only
+    assert len(out.splitlines()) < 20  # totals only
+    readme = (ROOT / "README.md").read_text()
+    counts = re.findall(
+        r"docs/papers/(\w+)\.md.*\| (\d+) / (\d+) / (\d+)(?: \((\d+) void\))? \|$", readme, re.MULTILINE
+    )
+    assert len(counts) == 5
+    for study, *checks in counts:
+        assert (
+            f" {'/'.join(count or '0' for count in checks)}\n"
+            in out[out.index(f"{study} ") :].partition("\n")[0] + "\n"
+        )
     assert main(["verify", "--only", "causalrn", "--verdict", "reproduced"]) == 0
     assert "  reproduced: " in capsys.readouterr().out
 

@@ -45,6 +45,12 @@ def test_the_backends_are_listed(capsys):
         assert re.search(rf"^  {backend} +(yes|no ) ", out, re.MULTILINE)
 
 
+def test_the_report_fits_a_narrow_terminal(only_numba, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = terminal_output(monkeypatch, "doctor", no_color="1").splitlines()
+    assert max(map(len, lines[:-1])) <= 80  # the last line is a command
+
+
 def test_a_missing_package_has_its_command(only_numba, capsys):
     assert main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -67,6 +73,7 @@ def test_the_packages_as_json(only_numba, capsys):
 
 
 def test_missing_packages_have_colour_on_a_terminal(only_numba, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "1000")
     text = terminal_output(monkeypatch, "doctor")
     assert "\x1b[33mmissing\x1b[0m" in text
     main(["doctor"])

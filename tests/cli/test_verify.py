@@ -127,7 +127,7 @@ def test_chance_is_not_computed_for_claims_chosen_by_verdict(results, capsys):
 
 
 def test_verdicts_have_colour_on_a_terminal(results, monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "1000")
     text = terminal_output(monkeypatch, "verify", "runs")
     assert "  \x1b[32mreproduced\x1b[0m: Up goes up." in text
     assert "  \x1b[31mnot reproduced\x1b[0m: Down goes up." in text

@@ -8,12 +8,15 @@ import os
 import platform
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from json import dumps
 
 from normplace._version import __version__
 
+INDENT = 16
+"""Columns before the detail of a backend."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -90,13 +93,15 @@ def doctor(*, json: bool = False) -> int:
 
 def _report(backends: Sequence[Backend], packages: Sequence[Package]) -> str:
     from normplace._shared.paint import painter
+    from normplace._shared.terminal import table_width
     from normplace._shared.text_table import text_table
 
-    paint = painter(sys.stdout)
+    paint, width = painter(sys.stdout), table_width(sys.stdout)
     lines = [paint(f"normplace {__version__}, Python {platform.python_version()}, {platform.platform()}", "heading")]
     for backend in backends:
         mark = paint("yes", "good") if backend.usable else paint("no ", "doubt")
-        lines.append(f"  {backend.name:8} {mark}  {backend.detail}  ({backend.purpose})")
+        first, *more = _wrapped(f"{backend.detail}  ({backend.purpose})", width)
+        lines += [f"  {backend.name:8} {mark}  {first}", *(f"{'':{INDENT}}{line}" for line in more)]
     rows = [[package.name, package.version or "missing", package.purpose] for package in packages]
     heading, *body = text_table(["optional package", "version", "for"], rows).splitlines()
     lines += ["", paint(f"  {heading}", "heading")]
@@ -109,6 +114,10 @@ def _report(backends: Sequence[Backend], packages: Sequence[Package]) -> str:
     lines += [f"  {_command(group):36}  {', '.join(package.name for package in group)}" for group in groups]
     lines += [f"  {_command(missing)}"] if len(groups) > 1 else []
     return "\n".join(lines)
+
+
+def _wrapped(text: str, width: int | None) -> list[str]:
+    return [text] if width is None else textwrap.wrap(text, width - INDENT, break_long_words=False)
 
 
 def _arguments(packages: Sequence[Package]) -> list[str]:

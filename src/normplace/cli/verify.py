@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from json import dumps
 from pathlib import Path
@@ -114,7 +115,7 @@ def _print_text(judged: Judged, filtered: bool, listed: bool, every_check: bool)
     from normplace.lab.trials.verdict_totals import totals_table
     from normplace.lab.trials.verdicts import FUNCTIONAL_CHECK, largest_scales, multiplicity, terminal_lines
 
-    paint = painter(sys.stdout)
+    paint, width = painter(sys.stdout), table_width(sys.stdout)
     with_verdicts: Judged = []
     for one, judgements in judged:
         if not judgements:
@@ -140,9 +141,10 @@ def _print_text(judged: Judged, filtered: bool, listed: bool, every_check: bool)
         print("No claim has these properties.")
     runs = [(one.run.study, one.run.scale, judgements) for one, judgements in with_verdicts]
     if runs:
-        print(f"{chr(10) if listed else ''}{totals_table(runs, paint, table_width(sys.stdout))}")
+        print(f"{chr(10) if listed else ''}{totals_table(runs, paint, width, by_study=not listed)}")
     if runs and not filtered:  # chosen by their verdict, checks do not pass by chance at this rate
-        print(multiplicity([claim.judgement for claim in largest_scales(runs)]))
+        sentences = multiplicity([claim.judgement for claim in largest_scales(runs)])
+        print(sentences if width is None else textwrap.fill(sentences, width, break_long_words=False))
     if not listed:
         print(
             "'normplace verify --only STUDY' lists the claims of a study, --checks every number; "

@@ -16,7 +16,9 @@ JudgedRun = tuple[Study, str, Sequence[Judgement]]
 CHECKS = f"checks {'/'.join(COUNTED)}"
 
 
-def totals_table(runs: Sequence[JudgedRun], paint: Paint = unpainted, width: int | None = None) -> str:
+def totals_table(
+    runs: Sequence[JudgedRun], paint: Paint = unpainted, width: int | None = None, by_study: bool = False
+) -> str:
     """Format the number of claims by verdict and of checks by outcome.
 
     A table that is wider than the terminal becomes a list.
@@ -25,8 +27,16 @@ def totals_table(runs: Sequence[JudgedRun], paint: Paint = unpainted, width: int
         runs: Study, scale and judgements of each result file.
         paint: Colours the headings.
         width: Width of the terminal; None for any.
+        by_study: One row per study, which counts each claim once, at its largest scale, instead of one per run.
     """
-    total = [claim.judgement for claim in largest_scales(runs)]
+    largest = largest_scales(runs)
+    total = [claim.judgement for claim in largest]
+    if by_study:
+        studies = {claim.study.name: claim.study for claim in largest}
+        runs = [
+            (study, "largest", [claim.judgement for claim in largest if claim.study.name == name])
+            for name, study in studies.items()
+        ]
     used = [
         verdict
         for verdict in Verdict
