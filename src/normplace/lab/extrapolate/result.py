@@ -87,8 +87,8 @@ class Extrapolation:
             return f"{start}: no prediction leaves the range of its target up to {FARTHEST} beyond the data."
         return (
             f"{start}: its prediction of {self._target(first.target)} leaves the range of the targets "
-            f"({self._range(first.target)}) {_place(first)}, and reaches {model.extreme(first.target, FAR):.3g} within "
-            f"{FAR:g} ranges beyond the data."
+            f"({self._range(first.target)}) {_place(first)}, and reaches {_number(model.extreme(first.target, FAR))} "
+            f"within {FAR:g} ranges beyond the data."
         )
 
     def _about_norm(self) -> str:
@@ -100,7 +100,7 @@ class Extrapolation:
             where = f"leaves the range nowhere up to {FARTHEST} beyond the data"
         else:
             extreme = self.normed.extreme(target, DISTANCES[-1])
-            where = f"leaves the range {_place(own)} and reaches {extreme:.3g} within {FARTHEST}"
+            where = f"leaves the range {_place(own)} and reaches {_number(extreme)} within {FARTHEST}"
         verdict = {"bounded": "bounded by proof"}.get(self.normed.boundedness.verdict, "not proven bounded")
         text = f"A network with one LayerNorm, trained on the same rows, is {verdict}, {where}, and has " + (
             f"an R² of {self.normed.r2:.2f} against {self.model.r2:.2f}"
@@ -218,6 +218,11 @@ def _distance(departure: Departure | None) -> str:
     if departure is None:
         return "nowhere"
     return "at the edge" if departure.distance == 0 else f"{_ranges(departure)} ranges beyond"
+
+
+def _number(value: float) -> str:
+    """Three digits, without an exponent from a thousand up to ten million."""
+    return f"{float(f'{value:.3g}'):,.0f}" if 1e3 <= abs(value) < 1e7 else f"{value:.3g}"
 
 
 def _ranges(departure: Departure) -> str:
