@@ -6,7 +6,10 @@ import difflib
 import importlib.util
 import math
 import numbers
+import sysconfig
+import traceback
 from collections.abc import Collection, Iterable
+from pathlib import Path
 
 MAX_LAYERS = 100_000
 MAX_QUOTED = 60
@@ -137,9 +140,23 @@ def cause(error: BaseException) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the type of an exception and the first line of its message, for use in a message."""
+    """Return the type of an exception and the first line of its message, for use in a message.
+
+    A first line that ends with a colon announces the next one, which is added.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0].rstrip('.:')}" if lines else type(error).__name__
+    text = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
+    return f"{type(error).__name__}: {text.rstrip('.:')}" if lines else type(error).__name__
+
+
+def user_line(error: BaseException) -> str:
+    """Return the innermost line of the user's code in a traceback, as ``", file.py:12"``; empty without one."""
+    libraries = (Path(__file__).parent, Path(sysconfig.get_path("stdlib")))
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        if file.is_file() and "site-packages" not in file.parts and not any(map(file.is_relative_to, libraries)):
+            return f", {file.name}:{frame.lineno}"
+    return ""
 
 
 def quoted(value: object) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+from pathlib import Path
 
 import pytest
 from tests.analysis.architectures.decoders import DECODERS
@@ -14,8 +16,10 @@ from tests.edit.families import build
 import normplace as npl
 from normplace.cli import main
 
+ROOT = Path(__file__).parents[2]
 MODELS = """
 import torch
+from torch import nn
 from tests.analysis.findings.test_audit_findings import Stack
 from own_width import WIDTH
 
@@ -26,6 +30,15 @@ def fine():
 
 def warned():
     return Stack("missing final norm"), torch.randn(2, WIDTH)
+
+def chatty():
+    print("building")
+    model, x = fine()
+    model.register_forward_hook(lambda *_: print("running"))
+    return model, x
+
+def without_norms():
+    return nn.Linear(2, 2), torch.randn(2, 2)
 
 def wrong():
     return Stack("norm without effect"), torch.randn(2, WIDTH)
@@ -62,6 +75,32 @@ def test_the_exit_code_follows_the_mildest_finding_that_fails(model, codes, caps
     assert main(["audit", target]) == codes[0]
     assert main(["audit", target, "--fail-on", "error"]) == codes[0]
     assert main(["audit", target, "--fail-on", "warning"]) == codes[1]
+
+
+def test_json_is_all_of_standard_output(capsys):
+    assert main(["audit", "project/own_audit_models.py:chatty", "--json"]) == 0
+    output = capsys.readouterr()
+    assert json.loads(output.out)["placement"] == "pre"
+    assert "building" in output.err and "running" in output.err
+
+
+def test_the_json_has_the_documented_fields(capsys):
+    page = (ROOT / "docs" / "howto" / "ci.md").read_text()
+    documented = set(re.findall(r"^\| `(\S+)` \|", page, re.MULTILINE))
+    main(["audit", "project/own_audit_models.py:warned", "--json"])
+    result = json.loads(capsys.readouterr().out)
+    parts = {"sites": result["sites"][0], "blocks": result["blocks"][0], "findings": result["findings"][0]}
+    parts["blocks[].branches"] = parts["blocks"]["branches"][0]
+    assert set(result) - set(parts) <= documented
+    assert {"sites[].slot", "findings[].rule"} < documented
+    for name in documented:
+        part, _, field = name.rpartition("[].")
+        assert field in (parts[part] if part else result), name
+
+
+def test_a_model_without_norms_has_one_empty_line(capsys):
+    assert main(["audit", "project/own_audit_models.py:without_norms"]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == ["", "findings: none"]
 
 
 def test_an_unknown_severity_is_one_sentence(capsys):
@@ -106,7 +145,8 @@ def test_equations_share_a_column(capsys, tmp_path):
 def test_findings_fit_a_narrow_terminal(monkeypatch, capsys):
     words = ("audit", "project/own_audit_models.py:warned")
     monkeypatch.setenv("COLUMNS", "60")
-    findings = terminal_output(monkeypatch, *words, no_color="1").partition("findings:")[2]
-    assert 50 < max(map(len, findings.splitlines())) <= 60
+    headline, _, rest = terminal_output(monkeypatch, *words, no_color="1").partition("\n\n")
+    assert max(map(len, headline.splitlines())) <= 60
+    assert 50 < max(map(len, rest.partition("findings:")[2].splitlines())) <= 60
     main(words)  # a file has its own width
     assert max(map(len, capsys.readouterr().out.splitlines())) > 60

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -85,7 +86,7 @@ def test_verdicts_at_full_size(capsys):
     out = capsys.readouterr().out
     assert "  reproduced: Up goes up." in out
     assert "  not reproduced: Down goes up." in out
-    assert main(["verify", "runs"]) == 0
+    assert main(["verify", "runs", "--checks"]) == 0
     out = capsys.readouterr().out
     assert "passed: value, up: 3 [1.04, 4.96], n=5; needs ≥ 0" in out
     assert "2 checks of 2 tested claims" in out
@@ -131,8 +132,20 @@ def test_the_committed_results_verify(capsys):
     assert list(committed_results())
     assert main(["verify"]) == 0
     out = capsys.readouterr().out
-    assert "  reproduced: " in out
     assert out.count("uncorrected for the number of checks") == 1
+    assert len(out.splitlines()) < 20  # totals only
+    readme = (ROOT / "README.md").read_text()
+    counts = re.findall(
+        r"docs/papers/(\w+)\.md.*\| (\d+) / (\d+) / (\d+)(?: \((\d+) void\))? \|$", readme, re.MULTILINE
+    )
+    assert len(counts) == 5
+    for study, *checks in counts:
+        assert (
+            f" {'/'.join(count or '0' for count in checks)}\n"
+            in out[out.index(f"{study} ") :].partition("\n")[0] + "\n"
+        )
+    assert main(["verify", "--only", "causalrn", "--verdict", "reproduced"]) == 0
+    assert "  reproduced: " in capsys.readouterr().out
 
 
 def test_without_a_command_the_help_is_printed(capsys):

@@ -46,7 +46,7 @@ LONG = "n" * 300
         (["audit", "broken:f"], "importing 'broken' failed (SyntaxError"),
         (["audit", "--hf", LONG], "File name too long"),
         (["audit", "--hf", "ill.json"], "ill.json is not a configuration that transformers knows"),
-        (["audit", "broken_exit:leaves"], "failed (SystemExit: 3)"),
+        (["audit", "broken_exit:leaves"], "failed (SystemExit: 3, broken_exit.py:"),
         (["bench", "--show", "/dev/full"], "it is not a regular file"),
         (["bench", "--show", "record.json"], "record.json is not a complete record"),
         (["study", "sample", "--out", LONG], "File name too long"),

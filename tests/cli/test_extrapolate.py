@@ -78,7 +78,7 @@ def test_the_page_gets_its_folder(capsys):
     [
         (["table.csv", "--data", "table.csv"], "'table.csv' is not a model"),
         (["model_file.py:number", "--data", "table.csv"], "is int, neither a torch.nn.Module nor an estimator"),
-        (["model_file.py:broken", "--data", "table.csv"], "failed (RuntimeError: no weights)"),
+        (["model_file.py:broken", "--data", "table.csv"], "failed (RuntimeError: no weights, model_file.py:16)"),
         (["model_file.py:build", "--data", "none.csv"], "cannot read none.csv"),
         (["model_file.py:build", "--data", "table.csv", "--target", "z"], "unknown column of table.csv: 'z'"),
         (["model_file.py:build", "--data", "table.csv", "--drop", "a"], "the model failed on 30 rows with 1 features"),

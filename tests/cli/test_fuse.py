@@ -82,7 +82,7 @@ def test_the_expected_gain_follows_from_bytes_and_bandwidth(capsys, tmp_path):
     assert one["dtype"] == "float32" and one["step_ms"] is None
     assert main(["fuse", "fused_model:model"]) == 0
     # Each of two sums and its norm saves one tensor of 128 bytes and two statistics of four rows.
-    assert "a forward pass in float32 moves 0.00 MB less, which saves 1.6e-07 ms" in capsys.readouterr().out
+    assert "a forward pass in float32 moves under 0.01 MB less, which saves under 0.001 ms" in capsys.readouterr().out
 
 
 @needs_gpu

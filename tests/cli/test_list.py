@@ -87,3 +87,10 @@ def test_the_help_of_study_lists_the_studies(capsys):
 def test_the_help_of_train_lists_the_placements(capsys):
     assert main(["train", "--help"]) == 0
     assert set(ALL_PRESETS) <= set(re.findall(r"[\w-]+", capsys.readouterr().out))
+
+
+def test_descriptions_fit_a_narrow_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = terminal_output(monkeypatch, "list", no_color="1").splitlines()
+    assert max(map(len, lines[lines.index("") :])) <= 90  # headings are not wrapped
+    assert max(len(line) for line in lines if line.startswith("  ")) <= 80

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.cli.terminal import terminal_output
 from tests.cli.usage_errors import usage_error
 
 pytest.importorskip("numba", reason="node selection needs numba")
@@ -101,3 +102,9 @@ def test_the_table_is_printed_even_if_a_file_cannot_be_written(graph_file, capsy
     monkeypatch.setattr("normplace._shared.output.write_atomic", fail)
     assert main(["select", "graph.csv", "--method", "degree", "--out", "order.csv"]) == 2
     assert "degree selects" in capsys.readouterr().out
+
+
+def test_the_table_fits_a_narrow_terminal(graph_file, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    text = terminal_output(monkeypatch, "select", str(graph_file), no_color="1")
+    assert max(map(len, text.splitlines()[:-1])) <= 80

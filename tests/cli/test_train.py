@@ -8,6 +8,7 @@ import re
 import sys
 
 import pytest
+from tests.cli.terminal import terminal_output
 from torch.distributed.run import parse_args
 
 from normplace.cli import app, main
@@ -170,3 +171,10 @@ def test_torchrun_passes_the_options_on():
     assert arguments.training_script == "normplace"
     assert arguments.training_script_args == words
     assert "torchrun --nproc-per-node 2 -m -- normplace train" in (train.__doc__ or "")
+
+
+def test_a_person_gets_sentences_and_no_json(tmp_path, text, monkeypatch, capsys):
+    words = ["train", "--text", text, "--out", str(tmp_path / "run"), *SMALL]
+    assert terminal_output(monkeypatch, *words) == ""
+    assert "bits per byte of held-out text" in capsys.readouterr().err
+    assert json.loads(terminal_output(monkeypatch, *words, "--json"))["status"] == "finished"

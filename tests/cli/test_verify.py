@@ -85,6 +85,33 @@ def test_totals_count_each_claim_once(results, capsys):
     assert lines[-1].startswith("2 checks of 2 tested claims")
 
 
+def test_totals_that_are_wider_than_the_terminal_are_a_list(results, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = terminal_output(monkeypatch, "verify", "runs", no_color="1").splitlines()
+    index = lines.index("sample, laptop scale: 2 claims")
+    assert lines[index + 1 : index + 3] == [
+        "  1 reproduced, 1 not reproduced",
+        "  checks: 1 passed, 0 open, 1 failed, 0 void",
+    ]
+
+
+def test_checks_that_passed_are_listed_on_request(results, capsys):
+    assert main(["verify", "runs"]) == 0
+    out = capsys.readouterr().out
+    assert "    failed: value, down" in out and "    passed: value, up" not in out
+    assert main(["verify", "runs", "--checks"]) == 0
+    assert "    passed: value, up" in capsys.readouterr().out
+
+
+def test_the_committed_claims_are_listed_on_request(capsys):
+    assert main(["verify", "--only", "causalrn"]) == 0
+    short = capsys.readouterr().out
+    assert "more claims, which --checks lists" in short and "'normplace verify --only STUDY'" not in short
+    assert main(["verify", "--only", "causalrn", "--checks"]) == 0
+    whole = capsys.readouterr().out
+    assert "  not tested: " in whole and len(whole) > 2 * len(short)
+
+
 def test_failed_trials_are_counted(results, capsys):
     (path,) = results.glob("*.jsonl")
     *lines, last = path.read_text().splitlines()
@@ -100,6 +127,7 @@ def test_chance_is_not_computed_for_claims_chosen_by_verdict(results, capsys):
 
 
 def test_verdicts_have_colour_on_a_terminal(results, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "1000")
     text = terminal_output(monkeypatch, "verify", "runs")
     assert "  \x1b[32mreproduced\x1b[0m: Up goes up." in text
     assert "  \x1b[31mnot reproduced\x1b[0m: Down goes up." in text

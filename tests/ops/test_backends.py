@@ -29,3 +29,9 @@ def test_a_numba_that_cannot_be_imported_is_not_chosen():
         assert run("auto").isfinite().all()
         with pytest.raises(UsageError, match=r"numba cannot be imported \(ModuleNotFoundError"):
             run("numba")
+
+
+def test_a_machine_without_a_gpu_is_not_asked_to_install_triton(monkeypatch):
+    monkeypatch.setitem(backends.INSTALLED, "triton", False)
+    assert "need a CUDA GPU" in backends.choose_triton("auto", "cpu").reason
+    assert "pip install triton" in backends.choose_triton("auto", "cuda").reason

@@ -12,7 +12,7 @@ from tests.stack.small_stacks import DIM, Own, blocks, hook_next, hook_norm, str
 from torch import nn
 
 import normplace as npl
-from normplace import Scale, explain_fusion, fusion_mode, run_blocks
+from normplace import Scale, UsageError, explain_fusion, fusion_mode, run_blocks
 from normplace.stack import plan as planner
 
 
@@ -116,3 +116,8 @@ def test_plans_do_not_keep_blocks_alive():
     del made
     gc.collect()
     assert first() is None
+
+
+def test_explain_fusion_of_a_model_names_the_function_for_models():
+    with pytest.raises(UsageError, match=r"takes the blocks of a stack, not a Linear: .*npl.fuse"):
+        explain_fusion(nn.Linear(2, 2))

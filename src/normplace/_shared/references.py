@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 import importlib
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from normplace.errors import UsageError, cause, quoted
+from normplace.errors import UsageError, cause, quoted, user_line
 
 
 def load_reference(reference: str) -> Any:
@@ -118,7 +119,8 @@ def _make_importable(folder: Path) -> None:
 
 def _import(name: str, not_found: str) -> ModuleType:
     try:
-        return importlib.import_module(name)
+        with redirect_stdout(sys.stderr):  # what the user's code prints is not a part of the result
+            return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             raise UsageError(not_found) from error
@@ -128,4 +130,6 @@ def _import(name: str, not_found: str) -> ModuleType:
 
 
 def _failed(name: str, error: BaseException) -> UsageError:
-    return UsageError(f"importing {name!r} failed ({cause(error)}): import it in Python to see where.")
+    return UsageError(
+        f"importing {name!r} failed ({cause(error)}{user_line(error)}): import it in Python to see where."
+    )

@@ -47,6 +47,11 @@ def text_width(stream: TextIO, most: int) -> int:
     return min(most, max(shutil.get_terminal_size().columns, NARROWEST)) if stream.isatty() else most
 
 
+def table_width(stream: TextIO) -> int | None:
+    """Return the width of the terminal, for tables; None for a file or a pipe, where a row is a line."""
+    return max(shutil.get_terminal_size().columns, NARROWEST) if stream.isatty() else None
+
+
 def flush_output(code: int) -> int:
     """Flush standard output and return the exit code: 2 if it cannot be written, as on a full disk, else ``code``.
 

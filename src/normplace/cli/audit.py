@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import redirect_stdout
 from typing import Literal
 
 from normplace.cli.options import File, HuggingFace, Target, find_model
@@ -43,7 +44,8 @@ def audit(
 
     if isinstance(source, FactoryTarget):
         model, inputs, kwargs = from_factory(source.reference)
-        result = audit_model(model, *inputs, **kwargs)
+        with redirect_stdout(sys.stderr):  # what the model prints is not a part of the result
+            result = audit_model(model, *inputs, **kwargs)
     elif is_moved(source.path):
         (model, inputs, kwargs), _ = from_folder(source.path)
         result = audit_model(model, *inputs, **kwargs)

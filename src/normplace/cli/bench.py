@@ -55,6 +55,7 @@ def bench(
         expect_installed("this command", "vl_convert", "charts")
     from normplace._shared.device import pick_device
     from normplace._shared.output import check_writable, write_atomic
+    from normplace._shared.terminal import table_width
     from normplace.lab.bench import load_ops
     from normplace.lab.bench.record import Record
     from normplace.lab.bench.table import report
@@ -73,7 +74,7 @@ def bench(
         saved = f"Finished cases are in {out}" if out else "Nothing is saved without --out"
         print(f"normplace: Interrupted. {saved}.", file=sys.stderr)
         return 130
-    print(dumps(dataclasses.asdict(record), indent=1) if json else report(record))
+    print(dumps(dataclasses.asdict(record), indent=1) if json else report(record, table_width(sys.stdout)))
     if html is not None:
         from normplace.lab.bench.chart import render
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from json import dumps
@@ -142,12 +143,15 @@ def compare(
 
 def show(result: Comparison, folder: Path, json: bool) -> None:
     """Write the page of a result to its folder, and print the result."""
+    from normplace._shared.terminal import table_width
+    from normplace.lab.compare.table import comparison_text
+
     page = folder / PAGE
     result.page(page)
     if json:
         print(dumps({**result.to_dict(), "folder": str(folder), "page": str(page)}, indent=1, ensure_ascii=False))
     else:
-        print(result)
+        print(comparison_text(result, table_width(sys.stdout)))
         print(f"The page is at {page.resolve()}")
 
 

@@ -8,12 +8,15 @@ import os
 import platform
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from json import dumps
 
 from normplace._version import __version__
 
+INDENT = 16
+"""Columns before the detail of a backend."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -90,25 +93,36 @@ def doctor(*, json: bool = False) -> int:
 
 def _report(backends: Sequence[Backend], packages: Sequence[Package]) -> str:
     from normplace._shared.paint import painter
+    from normplace._shared.terminal import table_width
     from normplace._shared.text_table import text_table
 
-    paint = painter(sys.stdout)
+    paint, width = painter(sys.stdout), table_width(sys.stdout)
     lines = [paint(f"normplace {__version__}, Python {platform.python_version()}, {platform.platform()}", "heading")]
     for backend in backends:
         mark = paint("yes", "good") if backend.usable else paint("no ", "doubt")
-        lines.append(f"  {backend.name:8} {mark}  {backend.detail}  ({backend.purpose})")
-    rows = [
-        [package.name, package.version or "missing", package.purpose, "" if package.version else _command([package])]
-        for package in packages
-    ]
-    heading, *body = text_table(["optional package", "version", "for", "to install"], rows).splitlines()
+        first, *more = _wrapped(f"{backend.detail}  ({backend.purpose})", width)
+        lines += [f"  {backend.name:8} {mark}  {first}", *(f"{'':{INDENT}}{line}" for line in more)]
+    rows = [[package.name, package.version or "missing", package.purpose] for package in packages]
+    heading, *body = text_table(["optional package", "version", "for"], rows).splitlines()
     lines += ["", paint(f"  {heading}", "heading")]
     for row, package in zip(body, packages, strict=True):
         lines.append("  " + (row if package.version else row.replace("missing", paint("missing", "doubt"), 1)))
     missing = [package for package in packages if package.version is None]
     summary = f"{len(packages) - len(missing)} of {len(packages)} optional packages are installed"
-    lines += ["", f"{summary}; {_command(missing)} installs the others." if missing else f"{summary}."]
+    lines += ["", f"{summary}. To install the others:" if missing else f"{summary}."]
+    groups = [[package for package in missing if package.install == name] for name in _arguments(missing)]
+    lines += [f"  {_command(group):36}  {', '.join(package.name for package in group)}" for group in groups]
+    lines += [f"  {_command(missing)}"] if len(groups) > 1 else []
     return "\n".join(lines)
+
+
+def _wrapped(text: str, width: int | None) -> list[str]:
+    return [text] if width is None else textwrap.wrap(text, width - INDENT, break_long_words=False)
+
+
+def _arguments(packages: Sequence[Package]) -> list[str]:
+    """The arguments of pip that install some packages, each once."""
+    return list(dict.fromkeys(package.install for package in packages))
 
 
 def _command(packages: Sequence[Package]) -> str:
@@ -118,7 +132,7 @@ def _command(packages: Sequence[Package]) -> str:
         >>> _command([OPTIONAL[0], OPTIONAL[1], OPTIONAL[9]])
         "pip install 'normplace[charts,hf]' wandb"
     """
-    words = list(dict.fromkeys(package.install for package in packages))
+    words = _arguments(packages)
     extras = [word.removeprefix("normplace[").removesuffix("]") for word in words if word.startswith("normplace[")]
     others = [word for word in words if not word.startswith("normplace[")]
     return " ".join(["pip install", *([f"'normplace[{','.join(extras)}]'"] if extras else []), *others])
@@ -163,7 +177,8 @@ def find_backends() -> Iterator[Backend]:
 def _triton(has_gpu: bool) -> Backend:
     purpose = "fused kernels"
     if importlib.util.find_spec("triton") is None:
-        return Backend("triton", False, "not installed: pip install triton (Linux)", purpose)
+        remedy = "pip install triton (Linux)" if has_gpu else "its kernels need a GPU"
+        return Backend("triton", False, f"not installed: {remedy}", purpose)
     version = importlib.metadata.version("triton")
     if has_gpu:
         return Backend("triton", True, version, purpose)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -47,6 +48,7 @@ def extrapolate(
         json: Print JSON.
     """
     from normplace._shared.output import check_writable
+    from normplace._shared.terminal import table_width
     from normplace.lab.extrapolate.predictor import load_model
     from normplace.lab.extrapolate.run import extrapolate_table
     from normplace.lab.extrapolate.table import read_table
@@ -54,7 +56,9 @@ def extrapolate(
     check_writable(html)
     table = read_table(data, targets, drop, drop_missing)
     result = extrapolate_table(None if model is None else load_model(model), table, margin=margin, seed=seed)
-    print(result.to_json() if json else result)  # first, in case that the page cannot be written
+    print(
+        result.to_json() if json else result.text(table_width(sys.stdout))
+    )  # first, in case that the page cannot be written
     result.save_html(html)
     if not json:
         print(f"\nThe picture is in {html.resolve()}")

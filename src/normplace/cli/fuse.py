@@ -101,20 +101,25 @@ def fuse(
         print(
             f"{fused} of {len(record.fusions)} sums and norms of {type(model).__name__} are computed in one pass each"
         )
-        size = "" if tokens is None else f" of {tokens:,} tokens"
-        print(
-            f"expected: a forward pass{size} in {dtype} moves {record.bytes_saved / 1e6:,.2f} MB less, which saves "
-            f"{gain_ms:.3g} ms at {bandwidth:,.0f} GB/s"
-        )
+        if fused:
+            size = "" if tokens is None else f" of {tokens:,} tokens"
+            print(
+                f"expected: a forward pass{size} in {dtype} moves {_at_least(record.bytes_saved / 1e6, 0.01, ',.2f')} "
+                f"MB less, which saves {_at_least(gain_ms, 0.001, '.3g')} ms at {bandwidth:,.0f} GB/s"
+            )
         if fusion_choice("cuda" if torch.cuda.is_available() else "cpu", torch.float32).backend != "fused":
             print(
-                "nothing is faster on this machine: the kernels need a GPU that Triton supports, see normplace doctor"
+                "nothing is faster on this machine: the kernels need a GPU that Triton supports; see normplace doctor"
             )
     else:
         print(f"{type(model).__name__} has no residual sums and no norms to fuse")
     if folder is not None:
         print_saved(folder)
     return 0
+
+
+def _at_least(value: float, least: float, form: str) -> str:
+    return f"{value:{form}}" if value >= least else f"under {least:g}"
 
 
 def _write_fused(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any], reach: str, out: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from json import dumps
 from typing import Any
@@ -61,15 +62,28 @@ def _first_line(documented: object) -> str:
 def _table(title: str, entries: Sequence[Mapping[str, str]]) -> str:
     """A title, and each name above or next to its description."""
     from normplace._shared.paint import painter
+    from normplace._shared.terminal import table_width
 
     paint = painter(sys.stdout)
     width = max(len(entry["name"]) for entry in entries)
+    columns = table_width(sys.stdout)
     lines = [paint(title, "heading")]
     for entry in entries:
-        name, *texts = entry.values()
-        lines.append(f"  {paint(name.ljust(width), 'open')}  {texts[0]}")
-        lines += [f"  {'':{width}}    {paint(text, 'faint')}" for text in texts[1:]]
+        name, first, *texts = entry.values()
+        first, *more = _wrapped(first, columns, width + 4)
+        lines.append(f"  {paint(name.ljust(width), 'open')}  {first}")
+        lines += [f"  {'':{width}}  {line}" for line in more]
+        lines += [
+            f"  {'':{width}}    {paint(line, 'faint')}" for text in texts for line in _wrapped(text, columns, width + 6)
+        ]
     return "\n".join(lines)
+
+
+def _wrapped(text: str, columns: int | None, indent: int) -> list[str]:
+    """The lines of a text that follows an indent on a terminal."""
+    if columns is None:
+        return [text]
+    return textwrap.wrap(text, max(columns - indent, len("description")), break_long_words=False)
 
 
 def _list_study(name: str, json: bool) -> int:

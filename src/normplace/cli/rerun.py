@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
@@ -64,11 +65,12 @@ def rerun(
 
 
 def _print_text(comparisons: Sequence[Comparison]) -> None:
+    from normplace._shared.terminal import table_width
     from normplace._shared.text_table import text_table
 
     rows = [_row(comparison) for comparison in comparisons]
     headings = ["study", "scale", "trial", "numbers", "largest difference", "machine and versions", "seconds, before"]
-    print(text_table(headings, rows, right_from=6))
+    print(text_table(headings, rows, right_from=6, width=table_width(sys.stdout)))
     counts = Counter(comparison.outcome for comparison in comparisons)
     print(f"\n{len(rows)} trials: {', '.join(f'{number} {outcome}' for outcome, number in counts.most_common())}.")
 

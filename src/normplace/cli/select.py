@@ -26,6 +26,8 @@ AXES = {
     "independent-set": ("visited", "in the set"),
 }
 SHOWN = 10
+WIDE_CURVE, NARROW_CURVE, WIDE_TERMINAL = 32, 16, 110
+"""Bars of a curve, and the columns of a terminal from which on it has room for the larger number."""
 WITHOUT_COMPILATION = ("kamis",)
 """Methods that are not compiled here and take seconds on any graph."""
 
@@ -194,16 +196,19 @@ def _draw(picture: Path, task: str, results: dict[str, SelectionResult]) -> Path
 
 def _print(task: str, named: NamedGraph, results: dict[str, SelectionResult], report: dict[str, Any]) -> None:
     from normplace._shared.sparkline import sparkline
+    from normplace._shared.terminal import table_width
     from normplace._shared.text_table import text_table
 
+    width = table_width(sys.stdout)
+    bars = WIDE_CURVE if width is None or width >= WIDE_TERMINAL else NARROW_CURVE
     print(f"{report['nodes']:,} nodes, {report['edges']:,} edges, {task}")
     numbers = [*next(iter(report["methods"].values()))]
     headings = ["method", *(name.replace("_", " ") for name in numbers), AXES[task][1]]
     rows = [
-        [name, *(f"{values[number]:,.6g}" for number in numbers), sparkline(results[name].curve[AXES[task][1]])]
+        [name, *(f"{values[number]:,.6g}" for number in numbers), sparkline(results[name].curve[AXES[task][1]], bars)]
         for name, values in report["methods"].items()
     ]
-    print(text_table(headings, rows, right_from=1))
+    print(text_table(headings, rows, right_from=1, width=width))
     first, result = next(iter(results.items()))
     nodes = named.names[result.selected[:SHOWN]].tolist()
     shown = ", ".join([*map(str, nodes), *(["…"] if len(result.selected) > SHOWN else [])])

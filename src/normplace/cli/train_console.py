@@ -129,13 +129,14 @@ class ConsoleLog(TrainingObserver):
         self._print("  ".join([*words, f"fp16 headroom {headroom:.1f} doublings"]))
 
     def end(self, result: Mapping[str, Any], out: Path) -> None:
-        """Print a summary, and the result as one JSON line."""
+        """Print a summary, and the result as one JSON line unless a person reads it."""
         if result["status"] == "diverged":
             self._print(f"The run diverged at step {result['step']}: {result['reason']}.")
         else:
             self._print(f"{result['bits_per_byte']:.4f} bits per byte of held-out text; weights in {out / MODEL}")
-        self._print(f"The log is {out / FILE}, the result {out / RESULT}:")
-        print(dumps(result))
+        self._print(f"The log is {out / FILE}, the result {out / RESULT}")
+        if self.quiet or not sys.stdout.isatty():
+            print(dumps(result))
 
     def _speed(self, stats: StepStats) -> tuple[str, str]:
         """The throughput and the remaining time in words; empty before they are known."""

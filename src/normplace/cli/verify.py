@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from json import dumps
 from pathlib import Path
@@ -24,19 +25,22 @@ def verify(
     only: StudyNames = (),
     verdict: VerdictWords = (),
     text: str = "",
+    checks: bool = False,
     markdown: bool = False,
     json: bool = False,
     studies: Studies = (),
 ) -> int:
     """Recompute every verdict from result files; nothing is trained.
 
-    The last lines are totals. The exit code is 1 if result lines are damaged.
+    Without arguments, only the totals of the package's results are printed. With files, --only or a filter, the claims
+    and the checks that did not pass are listed. The exit code is 1 if result lines are damaged.
 
     Args:
         results: Result files, or folders of them; the package's own by default.
         only: Show only these studies.
         verdict: Show only claims with these verdicts, such as reproduced or not-reproduced.
         text: Show only claims with this text in the statement, the source, the id or the label of a check.
+        checks: Show every check and gate, also those that passed, and the claims that are not tested.
         markdown: Print Markdown with a table for each study.
         json: Print every claim and check as JSON.
         studies: Your own studies among the results, if they moved or ran on another machine.
@@ -50,7 +54,8 @@ def verify(
     if json:
         _print_json(judged)
     else:
-        _print_text(judged, filtered=bool(verdict or text))
+        selected = bool(results or only or verdict or text)
+        _print_text(judged, filtered=bool(verdict or text), listed=selected or checks, every_check=checks)
     return report_damage(recorded)
 
 
@@ -102,16 +107,21 @@ def _print_json(judged: Judged) -> None:
     print(dumps(claims, indent=1, ensure_ascii=False))
 
 
-def _print_text(judged: Judged, filtered: bool) -> None:
+def _print_text(judged: Judged, filtered: bool, listed: bool, every_check: bool) -> None:
     from normplace._shared.paint import painter
+    from normplace._shared.terminal import table_width
+    from normplace.lab.trials.claims import Verdict
     from normplace.lab.trials.record import FUNCTIONAL_SCALE
     from normplace.lab.trials.verdict_totals import totals_table
     from normplace.lab.trials.verdicts import FUNCTIONAL_CHECK, largest_scales, multiplicity, terminal_lines
 
-    paint = painter(sys.stdout)
+    paint, width = painter(sys.stdout), table_width(sys.stdout)
     with_verdicts: Judged = []
     for one, judgements in judged:
         if not judgements:
+            continue
+        if not listed:
+            with_verdicts.append((one, judgements))
             continue
         title = f"{one.run.study.name} at scale {one.run.scale}, {len(one.records)} trials in {one.path}"
         print(paint(title, "heading"))
@@ -121,12 +131,22 @@ def _print_text(judged: Judged, filtered: bool) -> None:
             print(f"  {FUNCTIONAL_CHECK}")
             continue
         with_verdicts.append((one, judgements))
+        hidden = [] if every_check or filtered else [each for each in judgements if each.verdict is Verdict.NOT_TESTED]
         for judgement in judgements:
-            print("\n".join(terminal_lines(judgement, every_check=True, paint=paint)))
+            if judgement not in hidden:
+                print("\n".join(terminal_lines(judgement, every_check, paint)))
+        if hidden:
+            print(f"  {paint(Verdict.NOT_TESTED, 'faint')}: {len(hidden)} more claims, which --checks lists")
     if not any(judgements for _, judgements in judged):
         print("No claim has these properties.")
     runs = [(one.run.study, one.run.scale, judgements) for one, judgements in with_verdicts]
     if runs:
-        print(f"\n{totals_table(runs, paint)}")
+        print(f"{chr(10) if listed else ''}{totals_table(runs, paint, width, by_study=not listed)}")
     if runs and not filtered:  # chosen by their verdict, checks do not pass by chance at this rate
-        print(multiplicity([claim.judgement for claim in largest_scales(runs)]))
+        sentences = multiplicity([claim.judgement for claim in largest_scales(runs)])
+        print(sentences if width is None else textwrap.fill(sentences, width, break_long_words=False))
+    if not listed:
+        print(
+            "'normplace verify --only STUDY' lists the claims of a study, --checks every number; "
+            "'normplace report' writes the page."
+        )

@@ -136,7 +136,7 @@ def to_pyg(conv: Any) -> nn.Module:
     try:
         from torch_geometric.nn import GENConv
     except ModuleNotFoundError as error:
-        raise UsageError("to_pyg needs PyG: install it with pip install torch_geometric.") from error
+        raise UsageError("to_pyg needs PyG: pip install 'normplace[graphs]'.") from error
     if conv.edge_table is not None:
         raise UsageError("PyG's GENConv takes no edge types: build the convolution with edge_dim.")
     if any(is_lazy(parameter) for parameter in conv.parameters()):

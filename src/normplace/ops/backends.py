@@ -56,10 +56,10 @@ def choose_triton(
     """
     interpreted = requested == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
     reason = unsupported
-    if not INSTALLED["triton"]:
-        reason = "Triton is not installed (pip install triton)"
-    elif device != "cuda" and not interpreted:
+    if device != "cuda" and not interpreted:
         reason = f"the Triton kernels need a CUDA GPU and the tensors are on {device}"
+    elif not INSTALLED["triton"]:
+        reason = "Triton is not installed (pip install triton)"
     if reason is None:
         return BackendChoice("triton", "Triton kernels run on this device")
     if requested == "triton":

@@ -9,7 +9,7 @@ from normplace.errors import UsageError
 try:
     import torch_geometric  # noqa: F401 (the drop-ins derive from its classes)
 except ModuleNotFoundError as error:
-    raise UsageError("normplace.pyg needs PyG: install it with pip install torch_geometric.") from error
+    raise UsageError("normplace.pyg needs PyG: pip install 'normplace[graphs]'.") from error
 
 from normplace.pyg.aggregation import PowerMeanAggregation, SoftmaxAggregation
 from normplace.pyg.conv import GENConv

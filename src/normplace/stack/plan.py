@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from normplace.errors import UsageError
 from normplace.norms import LayerNorm, RMSNorm
 from normplace.residual import Residual
 from normplace.stack.hooks import has_hooks
@@ -49,7 +50,15 @@ def explain_fusion(
         not fused here: the Triton kernels need a CUDA GPU and the tensors are on cpu
         blocks 1 to 2: output norm, add, input norm
         block 3: output norm, add
+
+    Raises:
+        UsageError: If it is given a model instead of its blocks.
     """
+    if isinstance(blocks, nn.Module) and not isinstance(blocks, Iterable):
+        raise UsageError(
+            f"explain_fusion takes the blocks of a stack, not a {type(blocks).__name__}: for a model, "
+            "print(npl.changes(npl.fuse(model, *inputs)))."
+        )
     calls = as_calls(blocks)
     if x is None:
         like = next((parameter for block, _, _ in calls for parameter in block.parameters()), torch.empty(1))

@@ -150,7 +150,10 @@ def test_an_error_shows_in_the_exit_code(module, capsys):
         ("audit no_such:model", "cannot import 'no_such'"),
         ("audit my_models:god", "module 'my_models' has no 'god'"),
         ("audit my_models:nothing", "my_models:nothing returned int instead of a model"),
-        ("audit my_models:broken", "my_models:broken failed (RuntimeError: no weights here): call it directly"),
+        (
+            "audit my_models:broken",
+            "my_models:broken failed (RuntimeError: no weights here, my_models.py:24): call",
+        ),
         ("audit --hf nowhere", "there is no configuration at nowhere"),
         ("audit my_models:good --html my_models.py/page", "cannot write my_models.py/page"),
     ],

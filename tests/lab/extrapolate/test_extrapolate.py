@@ -237,3 +237,33 @@ def test_ticks_are_powers_of_ten_where_the_axis_is_logarithmic():
     assert len(_ticks([{"low": -1e9, "high": 1e9}], 1.0)["axis"]["values"]) <= 7
     assert _ticks([{"low": -20.0, "high": 9.0}], 13.6) == {}
     assert _ticks([], 1.0) == {}
+
+
+def test_the_table_shows_the_nearest_departures_in_the_width_of_a_terminal(data, no_sklearn):
+    x = np.hstack([data[0]] * 6)
+    module = nn.Linear(12, 1)
+    nn.init.constant_(module.weight, 1.0)
+    result = npl.extrapolate(module, x, data[1])
+    lines = result.text(80).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[-1] == "and 15 more, which the page and --json list"
+    assert len(result.departure_table()) == 26
+
+
+def test_a_given_model_is_not_compared_by_a_score_on_its_training_rows(data, monkeypatch):
+    pytest.importorskip("sklearn")
+    monkeypatch.setattr("normplace.lab.extrapolate.run.FOLDS", 2)
+    monkeypatch.setitem(npl.models.BoundedRegressor.__init__.__kwdefaults__, "max_iter", 5)
+    result = npl.extrapolate(linear([3.0, 0.01]), *data)
+    assert "against" not in result.sentences[1] and "a cross-validated R² of" in result.sentences[1]
+    assert result.notes == ("Your model has an R² of 1.00 on all rows, comparable only if it was not trained on them.",)
+
+
+@pytest.mark.parametrize(("norm", "verdict"), [("layer", "bounded"), (None, "unbounded")])
+def test_a_pipeline_has_the_bound_of_its_last_step(norm, verdict, data, no_sklearn):
+    pytest.importorskip("sklearn")
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    model = make_pipeline(StandardScaler(), npl.models.BoundedRegressor(norm=norm, max_iter=5, random_state=0))
+    assert npl.extrapolate(model.fit(*data), *data).model.boundedness.verdict == verdict

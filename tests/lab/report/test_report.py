@@ -226,6 +226,7 @@ def test_without_vl_convert_the_page_has_tables_and_names_the_extra(sections, mo
     page = Page(render_report(sections))
     assert "pip install 'normplace[charts]'" in page.text
     assert not page.all("svg") and not page.charts
+    assert len(page.all("article", **{"class": "card without-figure"})) == len(sections)
     assert page.all("button", **{"data-save": "csv"}) and not page.all("button", **{"data-save": "svg"})
     assert all(run["rows"] for runs in page.figures.values() for run in runs)
     assert page.all("table")

@@ -67,7 +67,7 @@ def test_a_run_is_extended_twice_and_after_an_interruption(tmp_path):
         (
             "cosine",
             16,
-            "trained for 8 steps, and the cosine schedule depends on that number: only runs with",
+            "trained for 8 steps, and the cosine schedule depends on that number: choose another --out; only runs with",
         ),
         ("wsd", 4, "was trained with steps=8, not 4"),
         ("constant", 4, "was trained with steps=8, not 4"),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from normplace._shared.references import load_reference
-from normplace.errors import UsageError, expect_installed, first_line, quoted
+from normplace.errors import UsageError, expect_installed, first_line, quoted, user_line
 
 LENGTH = 16
 IMAGE = 224
@@ -49,9 +50,12 @@ def from_factory(reference: str) -> Loaded:
     except ValueError:
         pass  # a function without a signature is called unchecked
     try:
-        result = factory()
+        with redirect_stdout(sys.stderr):  # what the user's code prints is not a part of the result
+            result = factory()
     except (Exception, SystemExit) as error:
-        raise UsageError(f"{reference} failed ({first_line(error)}): call it directly to see the traceback.") from error
+        raise UsageError(
+            f"{reference} failed ({first_line(error)}{user_line(error)}): call it directly to see the traceback."
+        ) from error
     model, *rest = result if isinstance(result, tuple | list) else (result,)
     if not isinstance(model, nn.Module):
         raise UsageError(f"{reference} returned {type(model).__name__} instead of a model: return (model, inputs).")

@@ -23,7 +23,8 @@ def report(audit: Audit, paint: Paint = unpainted, width: int = WIDTH) -> str:
         paint: Colours headings and severities.
         width: The largest width of sentences, in characters.
     """
-    lines = [paint(headline(audit), "heading"), ""]
+    headlines = textwrap.wrap(headline(audit), width, subsequent_indent="  ", break_long_words=False)
+    lines = [*(paint(line, "heading") for line in headlines), ""]
     equations = block_lines(audit.blocks)
     longest = max((len(equation) for equation, _ in equations), default=0)
     lines += [f"  {equation:{longest}}   {description}" for equation, description in equations]
@@ -33,7 +34,8 @@ def report(audit: Audit, paint: Paint = unpainted, width: int = WIDTH) -> str:
         first, *rest = text_table(headings, body).splitlines()
         lines += [paint(first, "heading"), *rest]
     lines += _unknown(audit.unknown, width)
-    lines += ["", paint(findings_line(audit.findings), "heading")]
+    lines += [""] if lines[-1] else []
+    lines += [paint(findings_line(audit.findings), "heading")]
     for finding in audit.findings:
         lines += _finding(finding, paint, width)
     return "\n".join(lines)

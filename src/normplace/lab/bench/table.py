@@ -107,14 +107,19 @@ def _without_repeats(body: Iterable[list[str]]) -> list[list[str]]:
     return shown
 
 
-def report(record: Record) -> str:
-    """The results of a run for a terminal."""
+def report(record: Record, width: int | None = None) -> str:
+    """The results of a run for a terminal.
+
+    Args:
+        record: The run.
+        width: Largest width of the tables; None for any.
+    """
     parts = [
         f"{name}: {_three_digits(rate / UNITS[name][1])} {UNITS[name][0]}" for name, rate in record.ceilings.items()
     ]
     blocks = ["hardware limits measured in this run: " + ", ".join(parts)] if parts else []
     blocks += [
-        f"{op}\n{text_table(*table(record, op), right_from=TEXT_COLUMNS)}"
+        f"{op}\n{text_table(*table(record, op), right_from=TEXT_COLUMNS, width=width)}"
         for op in dict.fromkeys(row.op for row in record.rows)
     ]
     if record.device == "cpu" and record.load > BUSY * record.hardware["cores"]:

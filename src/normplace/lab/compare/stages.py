@@ -123,7 +123,9 @@ class Stages:
         slack = TOLERANCE * self._limit
         count = min(self._asked, further_seeds(list(seconds.values()), self._left(), slack, self.jobs))
         if count:
-            self.runner.progress.note(f"{count} more seed{'s' * (count > 1)} of every edit fill the time that is left.")
+            self.runner.progress.note(
+                f"{count} more seed{'s' * (count > 1)} of every edit fill{'s' * (count == 1)} the time that is left."
+            )
             self._save(dataclasses.replace(self.plan, seeds=self.plan.seeds + count))
         return count > 0
 

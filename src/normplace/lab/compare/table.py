@@ -15,15 +15,16 @@ if TYPE_CHECKING:
     from normplace.lab.compare.result import Comparison, Row
 
 
-def comparison_text(comparison: Comparison) -> str:
+def comparison_text(comparison: Comparison, width: int | None = None) -> str:
     """Format the ranking, the signals, and the advice.
 
     Args:
         comparison: The result.
+        width: Largest width of the tables; None for any.
     """
     headings = ["edit", f"{comparison.measure} ± sd", f"minus {comparison.baseline} [95% interval]", "verdict"]
     headings += ["to decide", "diverged", "LR"]
-    ranked = text_table(headings, [_ranked(row) for row in comparison.rows])
+    ranked = text_table(headings, [_ranked(row) for row in comparison.rows], width=width)
     names = [name for name in SIGNALS if any(name in row.signals for row in comparison.rows)]
     measured = text_table(
         ["edit", "LR sensitivity", *(SIGNALS[name] for name in names)],
@@ -32,6 +33,7 @@ def comparison_text(comparison: Comparison) -> str:
             for row in comparison.rows
         ],
         right_from=1,
+        width=width,
     )
     trials = count(len(comparison.records), "trial")
     time = duration(sum(record.seconds for record in comparison.records))

@@ -43,17 +43,26 @@ def boundedness(predictor: Predictor, x: Array, lines: Lines) -> Boundedness:
         lines: Lines that leave the data, for models that have no certificate.
     """
     estimator: Any = predictor.model
+    last = _last_step(estimator)
     try:
         if predictor.module is not None:
             result = certificate(predictor.module, _rows(predictor.module, x[:_SAMPLES]), ablate=False)
-        elif hasattr(estimator, "certificate"):
-            result = estimator.certificate(ablate=False)
+        elif hasattr(last, "certificate"):
+            result = last.certificate(ablate=False)
+            if last is not estimator and result.verdict != "bounded":  # what comes before it may be bounded
+                return _growth(predictor, lines)
         else:
             return _growth(predictor, lines)
     except UsageError as error:
         return Boundedness("unknown", f"it cannot be certified: {error}")
     reason = f"{result.reason} {result.obstacle}" if result.verdict == "unknown" else result.reason
     return Boundedness(result.verdict, reason)
+
+
+def _last_step(estimator: Any) -> Any:
+    """The estimator at the end of a pipeline, which predicts from whatever the steps before it return."""
+    steps = getattr(estimator, "steps", None)
+    return _last_step(steps[-1][1]) if isinstance(steps, list) and steps else estimator
 
 
 def _growth(predictor: Predictor, lines: Lines) -> Boundedness:

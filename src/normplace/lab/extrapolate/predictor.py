@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from normplace._shared.references import load_reference
-from normplace.errors import UsageError, cause, quoted
+from normplace.errors import UsageError, cause, quoted, user_line
 
 SAVED = (".pkl", ".pickle", ".joblib", ".pt", ".pth")
 """Endings of files that run code when they are loaded."""
@@ -140,6 +142,9 @@ def _call(factory: Any, reference: str) -> Any:
     if not callable(factory):
         raise UsageError(f"{reference} is not a function: write the factory's name after the colon.")
     try:
-        return factory()
+        with redirect_stdout(sys.stderr):  # what the user's code prints is not a part of the result
+            return factory()
     except (Exception, SystemExit) as error:
-        raise UsageError(f"{reference} failed ({cause(error)}): call it directly to see the traceback.") from error
+        raise UsageError(
+            f"{reference} failed ({cause(error)}{user_line(error)}): call it directly to see the traceback."
+        ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from normplace.lab.extrapolate.table import Table
 
 FAR = 100.0
 """Distance, in ranges of the data, within which a sentence states the predictions."""
+SHOWN = 10
+"""Rows of the table in a terminal."""
 FARTHEST = f"{DISTANCES[-1]:g} ranges"
 
 
@@ -29,6 +32,7 @@ class ModelReport:
         boundedness: Whether it is bounded, and why.
         search: Its predictions along the lines.
         r2: R² averaged over targets: of networks trained here, by cross-validation; of a given model, on all rows.
+        trained_here: Whether it was trained on these rows here, so that ``r2`` is cross-validated.
         bound: Proven lowest and highest prediction of each target, if the model has such a bound.
     """
 
@@ -37,6 +41,7 @@ class ModelReport:
     search: Search
     r2: float
     bound: tuple[tuple[float, float], ...] | None = None
+    trained_here: bool = True
 
     def extreme(self, target: int, distance: float) -> float:
         """The prediction of largest magnitude up to a distance."""
@@ -82,8 +87,8 @@ class Extrapolation:
             return f"{start}: no prediction leaves the range of its target up to {FARTHEST} beyond the data."
         return (
             f"{start}: its prediction of {self._target(first.target)} leaves the range of the targets "
-            f"({self._range(first.target)}) {_place(first)}, and reaches {model.extreme(first.target, FAR):.3g} within "
-            f"{FAR:g} ranges beyond the data."
+            f"({self._range(first.target)}) {_place(first)}, and reaches {_number(model.extreme(first.target, FAR))} "
+            f"within {FAR:g} ranges beyond the data."
         )
 
     def _about_norm(self) -> str:
@@ -95,11 +100,12 @@ class Extrapolation:
             where = f"leaves the range nowhere up to {FARTHEST} beyond the data"
         else:
             extreme = self.normed.extreme(target, DISTANCES[-1])
-            where = f"leaves the range {_place(own)} and reaches {extreme:.3g} within {FARTHEST}"
+            where = f"leaves the range {_place(own)} and reaches {_number(extreme)} within {FARTHEST}"
         verdict = {"bounded": "bounded by proof"}.get(self.normed.boundedness.verdict, "not proven bounded")
-        text = (
-            f"A network with one LayerNorm, trained on the same rows, is {verdict}, {where}, and has an R² of "
-            f"{self.normed.r2:.2f} against {self.model.r2:.2f}"
+        text = f"A network with one LayerNorm, trained on the same rows, is {verdict}, {where}, and has " + (
+            f"an R² of {self.normed.r2:.2f} against {self.model.r2:.2f}"
+            if self.model.trained_here
+            else f"a cross-validated R² of {self.normed.r2:.2f}"
         )
         layer = self._about_layer()
         return f"{text}." if layer is None else f"{text}; {_lower(layer)}"
@@ -117,10 +123,22 @@ class Extrapolation:
         return f"{column.min():.4g} to {column.max():.4g}"
 
     def __str__(self) -> str:
-        headings, *rows = self.departure_table()
-        return "\n".join([*self.sentences, *self.notes, "", text_table(headings, rows)])
+        return self.text()
 
     __repr__ = __str__  # what a notebook shows
+
+    def text(self, width: int | None = None) -> str:
+        """Format the sentences and the nearest departures.
+
+        Args:
+            width: Width of the terminal; None for any.
+        """
+        headings, *rows = self.departure_table()
+        sentences = [*self.sentences, *self.notes]
+        if width is not None:
+            sentences = [textwrap.fill(sentence, width, break_long_words=False) for sentence in sentences]
+        more = [f"and {len(rows) - SHOWN} more, which the page and --json list"] if len(rows) > SHOWN else []
+        return "\n".join([*sentences, "", text_table(headings, rows[:SHOWN], width=width), *more])
 
     def departure_table(self) -> list[list[str]]:
         """For each kind of line, where each model leaves the range: a header and rows."""
@@ -193,10 +211,20 @@ def _lower(name: str) -> str:
 def _place(departure: Departure) -> str:
     if departure.distance == 0:
         return f"at the edge of the data already ({departure.along})"
-    return f"{departure.distance:.2g} ranges beyond the data ({departure.along})"
+    return f"{_ranges(departure)} ranges beyond the data ({departure.along})"
 
 
 def _distance(departure: Departure | None) -> str:
     if departure is None:
         return "nowhere"
-    return "at the edge" if departure.distance == 0 else f"{departure.distance:.2g} ranges beyond"
+    return "at the edge" if departure.distance == 0 else f"{_ranges(departure)} ranges beyond"
+
+
+def _number(value: float) -> str:
+    """Three digits, without an exponent from a thousand up to ten million."""
+    return f"{float(f'{value:.3g}'):,.0f}" if 1e3 <= abs(value) < 1e7 else f"{value:.3g}"
+
+
+def _ranges(departure: Departure) -> str:
+    """Two digits, without an exponent from a hundred on."""
+    return f"{departure.distance:.0f}" if departure.distance >= 100 else f"{departure.distance:.2g}"

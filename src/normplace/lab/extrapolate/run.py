@@ -111,6 +111,7 @@ def _extrapolated(model: Any, table: Table, margin: float, seed: int) -> Extrapo
     lines = lines_beyond(table.x, table.features, random)
     allowed = np.stack([low - margin * (high - low), high + margin * (high - low)], axis=1)
     notes: list[str] = []
+    is_own = model is not None
 
     def report(name: str, predictor_model: Any, r2: float | None = None) -> ModelReport:
         predictor = Predictor(name, predictor_model, len(table.targets), table.features if table.has_names else ())
@@ -120,20 +121,23 @@ def _extrapolated(model: Any, table: Table, margin: float, seed: int) -> Extrapo
             r2=_r2(table.y, predictor(table.x)) if r2 is None else r2,
             boundedness=boundedness(predictor, table.x, lines),
             search=search(predictor, lines, allowed),
+            trained_here=r2 is not None,
             bound=None if bound is None or not np.isfinite(bound).all() else tuple(map(tuple, bound.tolist())),
         )
 
-    is_own = model is not None
     has_sklearn = importlib.util.find_spec("sklearn") is not None
     if is_own:
         first = report("Your model", model)
-        notes.append("The R² of your model is that of all rows; the other is cross-validated.")
     else:
         model, r2 = _train_network(table, seed, norm=None)
         first = report("The MLP", model, r2)
     second = None
     if has_sklearn:
         second = report("A network with one LayerNorm", *_train_network(table, seed, norm="layer"))
+        if is_own:
+            notes.append(
+                f"Your model has an R² of {first.r2:.2f} on all rows, comparable only if it was not trained on them."
+            )
     else:
         notes.append("For a network with one LayerNorm on your data, run pip install 'normplace[sklearn]'.")
     if table.rows_left_out:

@@ -49,7 +49,7 @@ def find_checkpoint(
     if schedule.kind == "cosine":
         raise UsageError(
             f"{folder.parent} was trained for {earlier.steps} steps, and the cosine schedule depends on that number: "
-            "only runs with --schedule constant or wsd can be extended."
+            "choose another --out; only runs with --schedule constant or wsd can be extended."
         )
     last = min(_step(path), earlier.decay_start)
     undecayed = [checkpoint for checkpoint in complete_checkpoints(folder) if _step(checkpoint) <= last]

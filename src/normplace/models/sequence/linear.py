@@ -113,7 +113,7 @@ class LinearAttention(Branch):
     ) -> None:
         super().__init__()
         if min(dim, heads) < 1 or dim % heads:
-            raise UsageError(f"{heads} heads cannot share a width of {dim}: choose a divisor of it.")
+            raise UsageError(f"{heads} heads cannot share a width of {dim}: choose a multiple of {heads} as the width.")
         self.heads = heads
         self.norm_sites = {"pre_output": dim}
         init = WeightInit() if init is None else init

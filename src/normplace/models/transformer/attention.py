@@ -291,7 +291,7 @@ def _check_numbers(
     if min(dim, heads, kv_heads, *(1 if number is None else number for number in (head_dim, window, chunk))) < 1:
         raise UsageError("dim, heads, key_value_heads, head_dim, window and chunk must be at least 1.")
     if head_dim is None and dim % heads:
-        raise UsageError(f"{heads} heads cannot share a width of {dim}: choose a divisor of it, or give head_dim.")
+        raise UsageError(f"{heads} heads cannot share a width of {dim}: choose a multiple of {heads} as the width.")
     if heads % kv_heads:
         raise UsageError(f"{heads} heads cannot share {kv_heads} keys and values: choose a divisor of {heads}.")
     if softcap is not None and not softcap > 0:

@@ -270,6 +270,6 @@ def _edges(path: Path, text: str, separator: str | None, columns: tuple[int, int
             continue
         cells = _cells(line, separator)
         if len(cells) <= max(columns) or not all(cells[column] for column in columns):
-            raise UsageError(f"{path}:{number} is not an edge of two ids: {line[:60]!r}.")
+            raise UsageError(f"{path}:{number} is not an edge of two ids: {line[:60]!r}; write two ids in every line.")
         pairs.append([cells[column] for column in columns])
     return np.array(pairs, dtype=str).reshape(-1, 2)
