@@ -103,6 +103,7 @@ def compare(
         raise UsageError(f"--{named[0]} belongs to --text: choose it in the code of your task or network.")
     task = build_task(source, settings, better, start)
     from normplace.lab.compare.checks import task_identity
+    from normplace.lab.compare.identity import NO_IDENTITY
     from normplace.lab.compare.plan import Plan
     from normplace.lab.compare.run import compare as run_comparison
     from normplace.lab.compare.run import default_folder
@@ -112,7 +113,8 @@ def compare(
 
     time = budget or source.budget
     grid = checked_rates(rates) if rates else default_rates(task.learning_rate)
-    folder = out or default_folder(task, start, grid, time, task_identity(task))
+    identity = NO_IDENTITY if out or task.reference else task_identity(task)
+    folder = out or default_folder(task, start, grid, time, identity)
     with TrialLog(() if dry_run else log, folder, {"task": task.name, "start": start, "budget": time}) as on_trial:
         result = run_comparison(
             task,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from itertools import islice
+from itertools import cycle, islice
 
 import numpy as np
 import pytest
@@ -104,13 +104,46 @@ def test_the_first_batches_are_held_out(kind):
     batches = [batch(number) for number in range(40)]
     data = {"list": batches, "iterator": iter(batches), "function": lambda epoch: batches}[kind]
     held = hold_out(data, loss, "make")
-    each = 8 if kind == "iterator" else 4
+    each = 4
     numbers = range(2 * each)
     assert means(held) == [pytest.approx(sum(number**2 for number in numbers[side::2]) / each) for side in (0, 1)]
     epochs = 1 if kind == "iterator" else 3
     seen = [float(x[0, 0]) for x, _ in take(held.batches, epochs * (40 - 2 * each))]
     assert sorted(seen) == sorted([*range(2 * each, 40)] * epochs)
     assert f"{each} and {each} training batches are held out" in held.note
+
+
+@pytest.mark.parametrize("total", [16, 20, 100])
+def test_a_stream_without_a_length_keeps_most_batches_for_training(total):
+    class Stream(IterableDataset):
+        def __iter__(self):
+            yield from (batch(number) for number in range(total))
+
+    for data in (DataLoader(Stream(), batch_size=None), lambda epoch: iter(Stream()), iter(Stream())):
+        held = hold_out(data, loss, "make")
+        each = min(8, total // 10)
+        assert f"{each} and {each} training batches" in held.note
+        seen = [float(x[0, 0]) for x, _ in take(held.batches, total - 2 * each)]
+        assert sorted(seen) == list(range(2 * each, total))
+
+
+@pytest.mark.parametrize("kind", ["list", "copies", "cycle", "function"])
+def test_training_batches_that_repeat_held_out_ones_are_refused(kind):
+    batches = [batch(number) for number in range(12)]
+    data = {
+        "list": batches * 5,
+        "copies": [(x.clone(), y.clone()) for x, y in batches * 2],
+        "cycle": cycle(batches),
+        "function": lambda epoch: cycle(batches),
+    }[kind]
+    with pytest.raises(UsageError, match="the training batches of make contain the same batch twice"):
+        hold_out(data, loss, "make")
+
+
+def test_an_iterator_is_noted_because_it_may_repeat_samples():
+    batches = [batch(number) for number in range(40)]
+    assert "if it repeats samples, it trains on those held out" in hold_out(iter(batches), loss, "make").note
+    assert "iterator" not in hold_out(batches, loss, "make").note
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -221,9 +254,9 @@ class Streamed(IterableDataset):
 
 def test_batches_of_a_stream_are_held_out_of_every_epoch():
     held = hold_out(DataLoader(Streamed(), batch_size=2), loss, "make")
-    assert "8 and 8 training batches" in held.note
-    seen = [int(x) for batch in take(held.batches, 28) for x in batch[0]]
-    assert sorted(seen) == sorted([*range(32, 60)] * 2)
+    assert "3 and 3 training batches" in held.note
+    seen = [int(x) for batch in take(held.batches, 48) for x in batch[0]]
+    assert sorted(seen) == sorted([*range(12, 60)] * 2)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])

@@ -40,7 +40,50 @@ def same_weights(seed):
     return TinyNet(), batches(seed), loss
 
 
+def lazy(seed):
+    model = TinyNet()
+    model.embed = nn.LazyLinear(model.head.in_features)
+    return model, batches(seed), loss
+
+
+STATISTICS = nn.BatchNorm1d(2, affine=False)
+
+
+def shared_statistics(seed):
+    model = TinyNet()
+    model.embed = nn.Sequential(STATISTICS, model.embed)
+    return model, batches(seed), loss
+
+
+CALLS = []
+
+
+def counting(model, batch):
+    CALLS.append(None)
+    return loss(model, batch) * (1 + len(CALLS) / 100)
+
+
+def overwriting(seed):
+    def write(model, batch):
+        batch[0].mul_(0.9)
+        return loss(model, batch)
+
+    return TinyNet(), [(WRITTEN[0][rows], WRITTEN[1][rows]) for rows in (slice(seed, 32), slice(32, 64))], write, plain
+
+
+GIVEN, WRITTEN = data(), data()
+
+
+def plain(model, split):
+    return loss(model, GIVEN)
+
+
 MISTAKES = {
+    "has lazy layers without weights: call it once": lazy,
+    "validate returns a dict: return the one number": with_validate(lambda model, split: {"loss": 1.0}),
+    "the measure on split 'choose' of shared_statistics with the same seed changes from": shared_statistics,
+    "the loss of the first batch of <lambda> with the same seed changes from": with_loss(counting),
+    "do not write to batches": overwriting,
     "must return (model, batches, loss)": lambda seed: (TinyNet(), batches(seed)),
     "got 3 elements (list, list, function)": lambda seed: ([], batches(seed), loss),
     "got NoneType": lambda seed: None,
@@ -85,6 +128,15 @@ def test_weights_and_batches_must_follow_from_the_seed():
     for function, what in ((unseeded_weights, "weights"), (unseeded_batches, "batches")):
         with pytest.raises(UsageError, match=f"returns other {what} for the same seed"):
             check_task(FactoryTask(function), AS_IS, "fresh")
+
+
+def test_the_same_measure_on_both_splits_is_noted():
+    def on_all(model, split):
+        return loss(model, GIVEN)
+
+    notes = check_task(FactoryTask(with_validate(on_all)), AS_IS, "fresh").notes
+    assert any("the same number on both held-out splits" in note for note in notes)
+    assert not any("both held-out splits" in note for note in check_task(FactoryTask(make), AS_IS, "fresh").notes)
 
 
 def test_given_weights_may_be_the_same_for_every_seed():

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import importlib
 import math
 import random
+import sys
 
 import pytest
 import torch
@@ -117,8 +119,9 @@ def test_seeds_and_edits_are_added_to_a_finished_comparison(finished, tmp_path):
     for name in ("plan.json", RESULT_FILE):
         (tmp_path / name).write_bytes((finished[0] / name).read_bytes())
     ran = []
-    compare(tmp_path, seeds=3, on_trial=ran.append)
+    added = compare(tmp_path, seeds=3, on_trial=ran.append)
     assert [(line.part, line.seed) for line in ran] == [(FINAL, 2)] * 2
+    assert "Seeds were added to a result of 2 seeds" in str(added) and "were added" not in str(finished[1])
     ran.clear()
     more = compare(tmp_path, edits=["peri"], on_trial=ran.append)
     assert {line.config["edit"] for line in ran} == {"peri"} and sorted(
@@ -207,7 +210,7 @@ def slow_steps(monkeypatch):
     """Steps that are measured as slower than they are, so that a short time budget has few of them."""
     cost = Cost(step=0.01, prepare=0.01, validate=0.001, measure=0.01)
     monkeypatch.setattr(run, "check_task", lambda task, edits, start: Checked({"as-is": cost}, (), on_gpu=False))
-    monkeypatch.setattr(run, "task_identity", lambda task: "")
+    monkeypatch.setattr(run, "task_identity", lambda task: {})
 
 
 @pytest.fixture
@@ -215,7 +218,7 @@ def fast_steps(monkeypatch):
     """Steps that are measured as faster than they are."""
     cost = Cost(step=1e-4, prepare=0.01, validate=0.001, measure=0.01)
     monkeypatch.setattr(run, "check_task", lambda task, edits, start: Checked({"as-is": cost}, (), on_gpu=False))
-    monkeypatch.setattr(run, "task_identity", lambda task: "")
+    monkeypatch.setattr(run, "task_identity", lambda task: {})
 
 
 def test_a_time_budget_is_planned_again_from_the_speed_of_the_workers(tmp_path, fast_steps, monkeypatch):
@@ -294,8 +297,30 @@ def test_a_function_that_was_changed_is_another_task(tmp_path, monkeypatch):
         compare(None, task=scaled(factor), **options)
     assert len(list((tmp_path / "runs" / "compare").iterdir())) == 2
     compare(tmp_path / "own", task=scaled(1), **options)
-    with pytest.raises(UsageError, match="has a comparison of scaled_make with another model, data, loss or optimizer"):
+    with pytest.raises(UsageError, match=r"has a comparison of scaled_make with another loss of the first batch \(\d"):
         compare(tmp_path / "own", task=scaled(2), **options)
+
+
+def test_a_file_whose_model_was_changed_is_not_continued(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    source = "from tests.lab.compare.tiny_task import halve as edit, make\n"
+    changed = source + "original = make\ndef make(seed):\n    model, *rest = original(seed)\n    "
+
+    def run_with(name, text, edits=("as-is",)):
+        (tmp_path / "changing_task.py").write_text(text)
+        sys.modules.pop("changing_task", None)
+        importlib.invalidate_caches()
+        return compare(name, edits=edits, task="changing_task:make", rates=[1e-2], seeds=1, jobs=1)
+
+    first = run_with("out", source)
+    assert str(run_with("out", f"{source}# a comment\n")) == str(first)
+    with pytest.raises(UsageError, match="comparison of changing_task:make with another model: choose another --out"):
+        run_with("out", f"{changed}model.dropout.p = 0.5\n    return model, *rest\n")
+    with pytest.raises(UsageError, match=r"with another loss of the first batch \(.*, now .*\): choose another --out"):
+        run_with("out", f"{changed}model.head.weight.data *= 3\n    return model, *rest\n")
+    with pytest.raises(UsageError, match="with another number of batches"):
+        run_with("out", f"{changed}rest[0] = rest[0][:-1]\n    return model, *rest\n")
 
 
 def test_an_edit_that_was_changed_is_refused(tmp_path):
@@ -310,7 +335,9 @@ def test_an_edit_that_was_changed_is_refused(tmp_path):
     options = {"rates": [1e-2], "seeds": 1}
     first = compare(tmp_path, edits=[scaled(2.0)], **options)
     assert str(compare(tmp_path, edits=[scaled(2.0)], **options)) == str(first)
-    with pytest.raises(UsageError, match="has results of another function 'mine': give the edit another name"):
+    with pytest.raises(
+        UsageError, match="has results of another function 'mine', with another loss of the first batch"
+    ):
         compare(tmp_path, edits=[scaled(3.0)], **options)
 
     def mine(model):

@@ -4,7 +4,7 @@
 - ``task``, ``as_task``, ``factory``, ``held_out``, ``batches``: what is trained.
 - ``edits``: what is compared.
 - ``trial``, ``measures``, ``rng``: one training and its measurements.
-- ``checks``, ``budget``, ``plan``, ``lengths``: which trainings run, and what they cost.
+- ``checks``, ``identity``, ``budget``, ``plan``, ``lengths``: which trainings run, and what they cost.
 - ``search``, ``stages``, ``trial_runner``, ``study``, ``config``: run them, in the order that their results require.
 - ``edit_trials``, ``statistics``, ``power``, ``sensitivity``: from result lines to differences with intervals.
 - ``result``, ``advice``, ``table``, ``figures``, ``page``, ``winner``, ``trial_log``: what is reported.

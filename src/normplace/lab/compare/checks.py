@@ -6,8 +6,6 @@ Each mistake is reported in one sentence. The checks build the model a few times
 from __future__ import annotations
 
 import gc
-import hashlib
-import json
 import math
 import re
 import time
@@ -19,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.nn.utils import clip_grad_norm_
 
 from normplace.analysis.recording.passes import uncompiled_calls
@@ -27,6 +26,7 @@ from normplace.edit.record.changes import changes
 from normplace.errors import UsageError, cause
 from normplace.lab.compare.batches import BatchStream
 from normplace.lab.compare.edits import Edit
+from normplace.lab.compare.identity import GRADIENT, LOSS, MEASURES, NO_IDENTITY, Identity, hashed, three_digits
 from normplace.lab.compare.measures import memory_megabytes, stream_signals
 from normplace.lab.compare.plan import Cost
 from normplace.lab.compare.rng import preserved_random_state, seed_all
@@ -39,6 +39,8 @@ TIMED_SECONDS = 1.0
 """Steps are timed until there are enough of them, or this time is over."""
 SMALL_RATE = 1e-5
 """Learning rate of the timed steps."""
+SAME = 1e-3
+"""Largest relative difference of numbers that are computed twice."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
@@ -70,11 +72,16 @@ def check_task(task: Task, edits: Sequence[Edit], start: str) -> Checked:
     """
     with _as_in_trials():
         first = _check_seeds(task, start)
-        _check_loss(task, first)
-        _check_validation(task, first)
+        before = [_check_loss(task, first), *_check_validation(task, first)]
         on_gpu = any(parameter.is_cuda for parameter in first.model.parameters())
         notes = list(task.notes)
+        if before[1] == before[2]:
+            notes.append(
+                "The measure is the same number on both held-out splits: if they are the same data, the reported data "
+                "chooses the learning rates too."
+            )
         costs = {edit.name: _check_edit(task, edit, notes) for edit in edits}
+        _check_independence(task, before)
     if on_gpu:
         del first
         gc.collect()
@@ -82,46 +89,64 @@ def check_task(task: Task, edits: Sequence[Edit], start: str) -> Checked:
     return Checked(costs, tuple(dict.fromkeys(notes)), on_gpu)
 
 
-def task_identity(task: Task) -> str:
-    """A hash that changes with a task of this process; empty for others, whose code and settings are recorded.
+def _check_independence(task: Task, before: Sequence[float]) -> None:
+    """Check that the steps of the other checks do not change what a later training starts from.
 
-    A function of a notebook keeps its name when the user changes it. The hash is of the model's description, the
-    optimizer's settings, and the numbers of the untrained model: loss and gradient of the first batch, and measures.
+    Args:
+        task: The task.
+        before: Loss of the first batch and measures of a start before those steps.
+    """
+    again = _start(task, 0)
+    names = (LOSS, *MEASURES)
+    after = [_check_loss(task, again), *_check_validation(task, again)]
+    for name, one, two in zip(names, before, after, strict=True):
+        if not math.isclose(one, two, rel_tol=SAME, abs_tol=SAME**2):
+            raise UsageError(
+                f"the {name} of {task.name} with the same seed changes from {one:.4g} to {two:.4g} after a few steps "
+                "of training: build everything that training changes in the task, do not write to batches, and draw "
+                "random numbers from the seed."
+            )
+
+
+def task_identity(task: Task) -> Identity:
+    """What identifies the user's code of a task; empty for a task of normplace, whose settings are recorded.
+
+    A function keeps its name when the user changes it. The parts are the model's description, the optimizer's settings,
+    and the numbers of the untrained model: loss and gradient of the first batch, and measures.
 
     Raises:
         UsageError: If the task cannot be used.
     """
-    if task.reference is not None:
-        return ""
+    if task.reference is not None and not task.code:
+        return NO_IDENTITY
     with _as_in_trials():
         first = _start(task, 0)
         _check_loss(task, first)
-        measures = _check_validation(task, first)
+        measures = dict(zip(MEASURES, _check_validation(task, first), strict=True))
         seed_all(0)
         batch, model = BatchStream(first.batches, 0).peek(), first.model.train()
         length = len(first.batches) if isinstance(first.batches, Sized) else None
         optimizer = first.optimizer(model, 1.0)
         groups = [{key: str(group[key]) for key in group if key != "params"} for group in optimizer.param_groups]
-        settings = [length, type(optimizer).__name__, groups, first.clip]
-        return _hashed(first, batch, settings, measures)
+        settings = [type(optimizer).__name__, groups, first.clip]
+        described = {"number of batches": str(length), "optimizer": hashed(settings)}
+        return _untrained(first, batch) | described | {name: three_digits(value) for name, value in measures.items()}
 
 
-def edit_identity(task: Task, edit: Edit) -> str:
-    """A hash that changes with an edit of this process: of the edited model and its numbers on the first batch."""
+def edit_identity(task: Task, edit: Edit) -> Identity:
+    """What identifies an edit of the user's code: the edited model and its numbers on the first batch."""
     with _as_in_trials():
         training = _prepared(task, edit)
-        return _hashed(training.start, training.batch, [], [])
+        return _untrained(training.start, training.batch)
 
 
-def _hashed(start: Start, batch: Any, settings: list[Any], measures: list[float]) -> str:
-    """A hash of a model's description, its loss and gradient, and further settings and numbers."""
+def _untrained(start: Start, batch: Any) -> dict[str, str]:
+    """A hash of a model's description, and its loss and gradient."""
     loss = start.loss(start.model, batch)
     loss.backward()
     size = clip_grad_norm_(start.model.parameters(), math.inf)
-    # Three digits, so that rounding on a GPU or another machine does not count.
-    numbers = [f"{number:.3g}" for number in (float(loss.detach()), float(size), *measures)]
-    text = json.dumps([_ADDRESS.sub("", repr(start.model)), *settings, *numbers])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    text = _ADDRESS.sub("", repr(start.model))
+    return {"model": hashed(text), LOSS: three_digits(loss.detach()), GRADIENT: three_digits(size)}
 
 
 @contextmanager
@@ -156,6 +181,8 @@ def _start(task: Task, seed: int) -> Start:
     start = task.start(seed)
     if not isinstance(start.model, nn.Module):
         raise UsageError(f"the model of {task.name} is a {type(start.model).__name__}: return an nn.Module.")
+    if any(map(is_lazy, start.model.parameters())):
+        raise UsageError(f"the model of {task.name} has lazy layers without weights: call it once in the task.")
     if not any(parameter.requires_grad for parameter in start.model.parameters()):
         raise UsageError(f"the model of {task.name} has no trainable parameter: nothing can be compared.")
     return start
@@ -190,8 +217,8 @@ def _are_equal(first: Any, second: Any) -> bool | None:
     return all(one.shape == two.shape and torch.equal(one, two) for one, two in pairs) if pairs else None
 
 
-def _check_loss(task: Task, start: Start) -> None:
-    """Check that the loss of the first batch is a finite scalar with a gradient."""
+def _check_loss(task: Task, start: Start) -> float:
+    """Check that the loss of the first batch is a finite scalar with a gradient, and return it."""
     batch = BatchStream(start.batches, 0).peek()
     start.model.train()
     with _named_failure(f"the loss of {task.name}"):
@@ -209,6 +236,7 @@ def _check_loss(task: Task, start: Start) -> None:
     gradients = torch.autograd.grad(loss, [p for p in start.model.parameters() if p.requires_grad], allow_unused=True)
     if all(gradient is None for gradient in gradients):
         raise UsageError(f"the loss of {task.name} depends on no parameter of the model: compute it from its output.")
+    return value
 
 
 def _check_validation(task: Task, start: Start) -> list[float]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from statistics import fmean
 from typing import Any
 
@@ -31,6 +31,8 @@ MOST = 8
 """Largest number of batches held out for each split."""
 FRACTION = 0.1
 """Largest fraction of the batches held out for each split."""
+READ_AHEAD = round(MOST / FRACTION)
+"""Batches of a stream that are read before some are held out: as many as the largest number of held-out ones needs."""
 MOST_KEPT = 2**30
 """Bytes of batches that are kept in memory to be repeated."""
 
@@ -81,13 +83,13 @@ def hold_out(batches: Batches, loss: Loss, name: str) -> HeldOut:
 
     counts = f"{len(by_split['choose'])} and {len(by_split['report'])}"
     note = f"The task has no splits for validation: {counts} training batches are held out to choose and to report."
+    if isinstance(batches, Iterator):
+        note += " The batches are an iterator: if it repeats samples, it trains on those held out."
     return HeldOut(rest, validate, note)
 
 
-def _number(total: int | None) -> int:
+def _number(total: int) -> int:
     """How many batches are held out in all; 0 if there are too few."""
-    if total is None:
-        return 2 * MOST
     return 2 * min(MOST, max(1, int(FRACTION * total))) if total >= 3 else 0
 
 
@@ -95,6 +97,7 @@ def _split_batches(batches: Batches, name: str) -> tuple[list[Any], Batches]:
     """The first batches, and the data after them."""
     if isinstance(batches, list | tuple):
         number = _number(len(batches))
+        _require_different(batches, number, name)
         return list(batches[:number]), batches[number:]
     epoch: Iterable[Any] = batches(0) if callable(batches) else batches
     if isinstance(epoch, DataLoader) and _repeats_samples(epoch):
@@ -103,12 +106,45 @@ def _split_batches(batches: Batches, name: str) -> tuple[list[Any], Batches]:
             "validate(model, split) as the fourth element."
         )
     first = iter(epoch)
-    most = _number(_length(epoch))
-    held = list(islice(first, most))
-    if len(held) < most:  # a short epoch, whose length is known now
-        number = _number(len(held))
-        return held[:number], RepeatedBatches(iter(held[number:]))
-    return held, first if first is batches else RepeatedBatches(first)
+    length = _length(epoch)
+    ahead = list(islice(first, READ_AHEAD if length is None else _number(length)))
+    number = _number(len(ahead)) if length is None else len(ahead)  # a stream may end before it is long enough
+    _require_different(epoch if isinstance(epoch, list | tuple) else ahead, number, name)
+    rest = chain(ahead[number:], first)
+    has_ended = length is None and len(ahead) < READ_AHEAD
+    return ahead[:number], RepeatedBatches(rest) if has_ended or first is not batches else rest
+
+
+def _require_different(batches: Sequence[Any], held: int, name: str) -> None:
+    """Check that no batch that is trained on equals one that is held out, as in a list that repeats its epochs.
+
+    Args:
+        batches: The batches.
+        held: How many of them are held out, the first ones.
+        name: Name of the task.
+
+    Raises:
+        UsageError: If one is repeated.
+    """
+    samples = [_sample(batch) for batch in batches]
+    first = {sample: index for index, sample in reversed(list(enumerate(samples[:held])))}
+    for index, sample in enumerate(samples):
+        earlier = first.get(sample, index) if sample else index
+        if earlier < index and _are_equal(batches[earlier], batches[index]):
+            raise UsageError(
+                f"the training batches of {name} contain the same batch twice, so that held-out ones would be trained "
+                "on: return those of one epoch, which are repeated, or validate(model, split) as the fourth element."
+            )
+
+
+def _sample(batch: Any) -> tuple[Any, ...]:
+    """Some numbers of a batch, which differ between most batches; empty if it has no tensors."""
+    flat = [tensor.detach().flatten() for tensor in tensors_of(batch)]
+    return tuple((len(one), *one[:: max(1, len(one) // 16)].tolist()) for one in flat)
+
+
+def _are_equal(first: Any, second: Any) -> bool:
+    return all(torch.equal(one, two) for one, two in zip(tensors_of(first), tensors_of(second), strict=True))
 
 
 def _length(epoch: Iterable[Any]) -> int | None:

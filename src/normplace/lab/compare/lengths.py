@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from normplace.errors import UsageError
 from normplace.lab.compare.budget import LEAST_STEPS, Budget, largest_steps, makespan
 from normplace.lab.compare.edits import Edit
+from normplace.lab.compare.identity import NO_IDENTITY, Identity
 from normplace.lab.compare.plan import GROWTH, Cost, Plan, described
 from normplace.lab.compare.search import FIRST_RUNG, PROMOTED, RUNG_RATIO
 from normplace.lab.compare.task import Task
@@ -40,7 +41,7 @@ def make_plan(
     budget: str,
     jobs: int,
     spent: float,
-    identity: str = "",
+    identity: Identity = NO_IDENTITY,
     on_gpu: bool = False,
     notes: tuple[str, ...] = (),
 ) -> Plan:

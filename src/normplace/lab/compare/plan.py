@@ -18,6 +18,7 @@ from normplace._shared.output import write_atomic
 from normplace.errors import UsageError
 from normplace.lab.compare.budget import Budget, makespan
 from normplace.lab.compare.config import CompareTrial
+from normplace.lab.compare.identity import NO_IDENTITY, Identity, differing_part
 from normplace.lab.compare.search import FIRST_RUNG, PROMOTED, RUNG_RATIO, RUNGS
 from normplace.lab.compare.task import Task
 from normplace.lab.report.text import duration, training_length
@@ -27,7 +28,7 @@ SEARCH_SEED = 1_000_000
 SPEED_SHARE, SPEED_STEPS = 0.05, 30
 """Length of a training that measures the speed of a worker, as a fraction of a reported one, and its fewest steps."""
 IDENTITY = "identity"
-"""The hash of a task of this process, which no code or settings identify."""
+"""What identifies the user's code of a task, which its name and settings do not."""
 GROWTH = 1
 """Learning rates by which grids are expected to grow."""
 
@@ -89,7 +90,7 @@ class Plan:
         first_rung: Length of the shortest rung of the search, as a fraction of the planned steps.
         second_rung: Steps of the longer rung once the shortest is finished; None before, if the budget is a time.
         notes: Sentences for the result.
-        identities: Hash of each edit that is a function of this process.
+        identities: What identifies each edit that is the user's code.
     """
 
     task: Mapping[str, Any]
@@ -107,7 +108,7 @@ class Plan:
     first_rung: float = FIRST_RUNG
     second_rung: int | None = None
     notes: tuple[str, ...] = ()
-    identities: Mapping[str, str] = field(default_factory=dict)
+    identities: Mapping[str, Identity] = field(default_factory=dict)
 
     @property
     def rungs(self) -> tuple[int, ...]:
@@ -233,24 +234,24 @@ class Plan:
                     f"{path} has a comparison with another {name} ({before}, now {now}): choose another --out."
                 )
 
-    def require_same_edits(self, path: Path, identities: Mapping[str, str]) -> None:
+    def require_same_edits(self, path: Path, identities: Mapping[str, Identity]) -> None:
         """Check that the functions that this plan compares are the same now.
 
         Args:
             path: The folder of the plan, for the error.
-            identities: Hash of each edit that is a function of this process.
+            identities: What :func:`~normplace.lab.compare.checks.edit_identity` returned, by edit.
 
         Raises:
             UsageError: If one differs.
         """
         for name, identity in identities.items():
-            if self.identities.get(name, identity) != identity:
+            if part := differing_part(self.identities.get(name, {}), identity):
                 raise UsageError(
-                    f"{path} has results of another function {name!r}: give the edit another name, or choose another "
-                    "--out."
+                    f"{path} has results of another function {name!r}, with another {part}: give the edit another "
+                    "name, or choose another --out."
                 )
 
-    def require_same_task(self, path: Path, task: Task, identity: str = "") -> None:
+    def require_same_task(self, path: Path, task: Task, identity: Identity = NO_IDENTITY) -> None:
         """Check that this plan was made for the same task, with the same settings and data.
 
         Args:
@@ -261,10 +262,9 @@ class Plan:
         Raises:
             UsageError: If it differs.
         """
-        if identity and self.task.get(IDENTITY, identity) != identity:
+        if part := differing_part(self.task.get(IDENTITY, {}), identity):
             raise UsageError(
-                f"{path} has a comparison of {self.task['name']} with another model, data, loss or optimizer: choose "
-                "another --out."
+                f"{path} has a comparison of {self.task['name']} with another {part}: choose another --out."
             )
         as_read = json.loads(json.dumps(described(task)))
         before, now = ({**one.pop("settings", {}), **one} for one in (dict(self.task), as_read))
@@ -280,6 +280,6 @@ class Plan:
             raise UsageError(f"{path} has a comparison of another task: choose another --out.")
 
 
-def described(task: Task, identity: str = "") -> dict[str, Any]:
+def described(task: Task, identity: Identity = NO_IDENTITY) -> dict[str, Any]:
     """What a plan records about a task."""
-    return {**task.describe(), "reference": task.reference} | ({IDENTITY: identity} if identity else {})
+    return {**task.describe(), "reference": task.reference} | ({IDENTITY: dict(identity)} if identity else {})

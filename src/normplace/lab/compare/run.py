@@ -19,8 +19,9 @@ from normplace.errors import UsageError, expect_whole
 from normplace.lab.compare.as_task import TaskLike, as_task
 from normplace.lab.compare.budget import Budget
 from normplace.lab.compare.checks import Checked, check_batches, check_task, edit_identity, task_identity
-from normplace.lab.compare.config import SPEED, STUDY_NAME
+from normplace.lab.compare.config import FINAL, SPEED, STUDY_NAME
 from normplace.lab.compare.edits import AS_IS, Edit, parse_edit, parse_edits
+from normplace.lab.compare.identity import Identity
 from normplace.lab.compare.lengths import LONGEST, make_plan
 from normplace.lab.compare.plan import Plan
 from normplace.lab.compare.result import Comparison
@@ -127,7 +128,7 @@ def compare(
         parsed = _with_recorded(saved, parsed, start, folder)
     new = [edit for edit in parsed if saved is None or edit.name not in saved.edits]
     checked = check_task(chosen, new, start) if new else None
-    identities = {edit.name: edit_identity(chosen, edit) for edit in parsed if edit.recipe is None}
+    identities = {edit.name: edit_identity(chosen, edit) for edit in parsed if edit.recipe is None or edit.code}
     if saved is not None:
         saved.require_same_edits(folder, identities)
     in_process = _runs_in_process(chosen, parsed, engine, jobs)
@@ -138,7 +139,7 @@ def compare(
         shared = {name: cost.on_shared_gpu(slots / gpus) for name, cost in checked.costs.items()}
         checked = dataclasses.replace(checked, costs=shared)
     if saved is not None:
-        plan = _extended(saved, new, checked, seeds)
+        plan = _extended(saved, new, checked, seeds, _finished_seeds(saved, folder))
     else:
         assert checked is not None
         plan = make_plan(
@@ -219,8 +220,30 @@ def _with_recorded(saved: Plan, edits: list[Edit], start: str, folder: Path) -> 
     return [by_name[name] for name in dict.fromkeys([*saved.edits, *by_name])]
 
 
-def _extended(saved: Plan, new: list[Edit], checked: Checked | None, seeds: int) -> Plan:
-    """The plan of an earlier run with added edits and seeds."""
+def _finished_seeds(saved: Plan, folder: Path) -> int:
+    """The number of seeds of an earlier result; 0 if some of its trainings are missing."""
+    path = folder / RESULT_FILE
+    records = read_records(path) if path.exists() else []
+    final = [record for record in records if record.part == FINAL and record.status == "ok"]
+    return saved.seeds if len({record.hash for record in final}) >= saved.seeds * len(saved.edits) else 0
+
+
+def _extended(saved: Plan, new: list[Edit], checked: Checked | None, seeds: int, finished: int) -> Plan:
+    """The plan of an earlier run with added edits and seeds.
+
+    Args:
+        saved: The plan.
+        new: The added edits.
+        checked: Their checks; None without added edits.
+        seeds: The number of seeds.
+        finished: The number of seeds of its result; 0 if there is none.
+    """
+    if 0 < finished < seeds:
+        note = (
+            f"Seeds were added to a result of {finished} seeds: if a comparison is looked at more than once, it "
+            "separates equal edits in more than 5% of cases."
+        )
+        saved = dataclasses.replace(saved, notes=(*saved.notes, note))
     if checked is not None:
         saved = dataclasses.replace(
             saved,
@@ -246,7 +269,7 @@ def _runs_in_process(task: Task, edits: Sequence[Edit], engine: str, jobs: int |
     return bool(local)
 
 
-def default_folder(task: Task, start: str, rates: Sequence[float], budget: str | int, identity: str) -> Path:
+def default_folder(task: Task, start: str, rates: Sequence[float], budget: str | int, identity: Identity) -> Path:
     """A folder for these arguments, so that the same call resumes and another one does not interfere.
 
     Args:
@@ -256,6 +279,9 @@ def default_folder(task: Task, start: str, rates: Sequence[float], budget: str |
         budget: The budget.
         identity: What :func:`~normplace.lab.compare.checks.task_identity` returned.
     """
-    text = json.dumps([task.reference or task.name, start, list(rates), str(budget)]) + identity
+    parts = [task.reference or task.name, start, list(rates), str(budget)]
+    if task.reference is None:
+        parts.append(dict(identity))
+    text = json.dumps(parts)
     name = re.sub(r"[^\w-]+", "-", task.name).strip("-")[:40]
     return Path("runs", "compare", f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -206,7 +207,10 @@ def has_finite_weights(model: nn.Module) -> bool:
 def validated(start: Start, split: str) -> float:
     """The measure on a held-out split, in evaluation mode; the random state is restored."""
     with evaluating(start.model), torch.no_grad(), preserved_random_state():
-        return float(start.validate(start.model, split))
+        measure = start.validate(start.model, split)
+    if isinstance(measure, Mapping | list | tuple):
+        raise UsageError(f"validate returns a {type(measure).__name__}: return the one number that is compared.")
+    return float(measure)
 
 
 def _is_worse_than_untrained(history: History, better: str) -> bool:

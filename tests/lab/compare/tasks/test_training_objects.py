@@ -277,6 +277,51 @@ class NeedsTrainer(Lit):
         return self.trainer.global_step * self(batch[0]).mean()
 
 
+class Broken(Lit):
+    def configure_optimizers(self):
+        raise KeyError("lr")
+
+
+class WarmsUp(Lit):
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.2)
+        steps = self.trainer.estimated_stepping_batches
+        return [optimizer], [torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: step / steps)]
+
+
+class Cycles(Lit):
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.2)
+        steps = self.trainer.estimated_stepping_batches
+        return [optimizer], [torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.2, total_steps=steps)]
+
+
+@pytest.mark.parametrize("kind", [WarmsUp, Cycles])
+def test_the_learning_rate_of_a_lightning_module_is_the_peak_of_its_schedule(kind):
+    module = kind()
+    task = LightningTask(module, Data())
+    assert task.learning_rate == 0.2
+    start = task.start(0)
+    assert {group["lr"] for group in start.optimizer(start.model, 0.5).param_groups} == {0.5}
+    assert module._trainer is None
+
+
+def test_validation_on_the_training_data_is_noted():
+    class Same(Data):
+        def __init__(self):
+            super().__init__()
+            self.samples = samples()
+
+        def train_dataloader(self):
+            return DataLoader(self.samples, batch_size=8)
+
+        def test_dataloader(self):
+            return DataLoader(self.samples, batch_size=8)
+
+    assert "Validation uses the training data" in " ".join(LightningTask(WithTestStep(), Same()).notes)
+    assert "Validation uses" not in " ".join(LightningTask(WithTestStep(), DataWithTest()).notes)
+
+
 class Unvalidated(lightning.LightningDataModule):
     train_dataloader = Data.train_dataloader
 
@@ -289,6 +334,7 @@ class Unvalidated(lightning.LightningDataModule):
         (Lit, Unvalidated, "Lit needs validation_step, and Unvalidated val_dataloader"),
         (NoLoss, Data, "training_step of NoLoss returned no loss"),
         (NeedsTrainer, Data, "training_step of NeedsTrainer failed"),
+        (Broken, Data, "configure_optimizers of Broken failed .KeyError: 'lr'.: the comparison has no trainer"),
     ],
 )
 def test_a_lightning_module_that_cannot_be_compared_is_one_sentence(module, data, complaint):
@@ -337,6 +383,34 @@ def test_a_trainer_is_trained_with_its_loss_and_optimizer(tmp_path):
     assert given.optimizer is None
     assert given.args.learning_rate == 2e-3
     assert all(torch.equal(weight, before[name]) for name, weight in given.model.state_dict().items())
+
+
+def test_the_learning_rate_of_an_optimizer_class_of_a_trainer_is_searched(tmp_path):
+    task = TrainerTask(trainer(tmp_path, optimizer_cls_and_kwargs=(torch.optim.SGD, {"lr": 0.1})))
+    assert task.learning_rate == 0.1
+    start = task.start(0)
+    assert {group["lr"] for group in start.optimizer(start.model, 0.5).param_groups} == {0.5}
+
+
+def test_an_optimizer_object_of_a_trainer_is_refused_and_its_own_is_not(tmp_path):
+    def with_optimizer(kind, **settings):
+        model = trainer(tmp_path).model
+        return trainer(tmp_path, model=model, optimizers=(kind(model.parameters(), **settings), None))
+
+    with pytest.raises(UsageError, match="was given an optimizer of class SGD, which belongs to one model"):
+        TrainerTask(with_optimizer(torch.optim.SGD, lr=0.1))
+    with pytest.raises(UsageError, match="was given an optimizer of class AdamW"):
+        TrainerTask(with_optimizer(torch.optim.AdamW, betas=(0.8, 0.9)))
+    used = trainer(tmp_path)
+    used.create_optimizer()
+    TrainerTask(used)
+
+
+def test_evaluation_on_the_training_data_is_noted(tmp_path):
+    given = trainer(tmp_path)
+    assert not any("eval_dataset is train_dataset" in note for note in TrainerTask(given).notes)
+    given.eval_dataset = given.train_dataset
+    assert any("eval_dataset is train_dataset" in note for note in TrainerTask(given).notes)
 
 
 @pytest.mark.parametrize("decays_norms", [False, True])

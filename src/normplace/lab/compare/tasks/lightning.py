@@ -18,6 +18,7 @@ from normplace.errors import UsageError, cause
 from normplace.lab.compare.rng import preserved_random_state, seed_all
 from normplace.lab.compare.task import SPLITS, Better, Start, Task
 from normplace.lab.compare.tasks.fresh_model import fresh_model
+from normplace.lab.compare.tasks.optimizers import peak_rates, scaled_to
 
 LIGHTNING = ("lightning.", "pytorch_lightning.")
 SPLIT_SEED = 0
@@ -65,9 +66,11 @@ class LightningTask(Task):
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         host, model_note = self._host(0)
         self.path = called_module(host, next(iter(self.training)), self.name)
-        self.learning_rate = max(group["lr"] for group in configured_optimizer(host).param_groups)
+        self.learning_rate = max(peak_rates(configured_optimizer(host)))
         where = f" Edits apply to {self.path}, which training_step calls." if self.path else ""
         self.notes = (model_note, note + where)
+        if any(loader.dataset is self.training.dataset for _, loader in self.evaluation.values()):
+            self.notes += ("Validation uses the training data, so that the held-out measure is that of training data.",)
 
     def start(self, seed: int) -> Start:
         """Copy the module for a seed."""
@@ -138,11 +141,7 @@ class LightningRun:
     def optimizer(self, model: nn.Module, learning_rate: float) -> torch.optim.Optimizer:
         """The optimizer of ``configure_optimizers``; the largest of its learning rates becomes ``learning_rate``."""
         with self._attached(model) as host:
-            optimizer = configured_optimizer(host)
-        largest = max(group["lr"] for group in optimizer.param_groups)
-        for group in optimizer.param_groups:
-            group["lr"] *= learning_rate / largest
-        return optimizer
+            return scaled_to(configured_optimizer(host), learning_rate)
 
     @contextmanager
     def _attached(self, model: nn.Module) -> Iterator[Any]:
@@ -205,7 +204,7 @@ def configured_optimizer(module: Any) -> torch.optim.Optimizer:
     Raises:
         UsageError: If there is none, or several.
     """
-    configured = module.configure_optimizers()
+    configured = _configured(module)
     if isinstance(configured, tuple | list) and configured and isinstance(configured[0], tuple | list):
         configured = configured[0]  # optimizers and schedulers
     several = configured if isinstance(configured, tuple | list) else [configured]
@@ -216,6 +215,33 @@ def configured_optimizer(module: Any) -> torch.optim.Optimizer:
             f"{', '.join(type(optimizer).__name__ for optimizer in optimizers)}."
         )
     return optimizers[0]
+
+
+class _Lengths:
+    """Replaces a trainer, of which schedulers ask how long the training is."""
+
+    estimated_stepping_batches = max_steps = num_training_batches = 1_000_000
+    max_epochs = 1_000
+
+
+def _configured(module: Any) -> Any:
+    """What ``configure_optimizers`` returns; without a trainer, a scheduler that is ignored gets any length.
+
+    Raises:
+        UsageError: If it fails.
+    """
+    lengths = _Lengths() if getattr(module, "_trainer", None) is None else None
+    try:
+        if lengths is not None:
+            module.trainer = lengths
+        return module.configure_optimizers()
+    except Exception as error:
+        raise UsageError(
+            f"configure_optimizers of {type(module).__name__} failed ({cause(error)}): the comparison has no trainer."
+        ) from error
+    finally:
+        if lengths is not None:
+            module.trainer = None
 
 
 def _evaluation(module: Any, data: Any) -> tuple[Evaluation, str]:

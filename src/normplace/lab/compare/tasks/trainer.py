@@ -13,6 +13,7 @@ from torch.utils.data import Subset
 from normplace.errors import UsageError
 from normplace.lab.compare.task import SPLITS, Start, Task
 from normplace.lab.compare.tasks.fresh_model import fresh_model
+from normplace.lab.compare.tasks.optimizers import peak_rates, scaled_to
 
 EPOCHS = 1_000_003
 """Distance between the epochs of two seeds, which a seedable sampler adds to its seed."""
@@ -45,12 +46,17 @@ class TrainerTask(Task):
     def __init__(self, trainer: Any, start: str = "fresh") -> None:
         self.trainer, self.initial = trainer, start
         self.name = f"Trainer of {type(trainer.model).__name__}"
-        self.learning_rate = trainer.args.learning_rate
         if trainer.train_dataset is None:
             raise UsageError("the Trainer has no train_dataset: pass one to it.")
         self.evaluation = {split: trainer.get_eval_dataloader(part) for split, part in _splits(trainer).items()}
         self.training = trainer.get_train_dataloader()
-        self.notes = (self._model(0)[1], "The measure is the Trainer's loss on its evaluation data.")
+        model, note = self._model(0)
+        created = self._created(model)
+        self._require_same_optimizer(created)
+        self.learning_rate = max(peak_rates(created))
+        self.notes = (note, "The measure is the Trainer's loss on its evaluation data.")
+        if trainer.eval_dataset is trainer.train_dataset:
+            self.notes += ("eval_dataset is train_dataset, so that the held-out loss is that of training data.",)
         if (parts := trainer.args.gradient_accumulation_steps) > 1:
             self.notes += (
                 f"A step has one batch of {trainer.args.train_batch_size} samples: gradient_accumulation_steps={parts} "
@@ -119,10 +125,25 @@ class TrainerTask(Task):
         return self.training
 
     def _optimizer(self, model: nn.Module, learning_rate: float) -> torch.optim.Optimizer:
+        """A new optimizer; the largest of its learning rates becomes ``learning_rate``."""
+        return scaled_to(self._created(model), learning_rate)
+
+    def _require_same_optimizer(self, created: torch.optim.Optimizer) -> None:
+        """Check that an optimizer object of the Trainer is the one that it would create.
+
+        Raises:
+            UsageError: If it was passed to the Trainer, which cannot build it again for another model.
+        """
+        given = getattr(self.trainer.optimizer, "optimizer", self.trainer.optimizer)  # accelerate wraps it
+        if given is not None and _settings(given) != _settings(created):
+            raise UsageError(
+                f"the Trainer was given an optimizer of class {type(given).__name__}, which belongs to one model: pass "
+                "optimizer_cls_and_kwargs, or set optim in its arguments."
+            )
+
+    def _created(self, model: nn.Module) -> torch.optim.Optimizer:
         """A new optimizer as the Trainer would create it for the model."""
         trainer = copy.copy(self.trainer)
-        trainer.args = copy.copy(trainer.args)
-        trainer.args.learning_rate = learning_rate
         trainer.model, trainer.optimizer = model, None
         decayed = self._decayed(model)
         trainer.get_decay_parameter_names = lambda model: decayed
@@ -138,6 +159,11 @@ class TrainerTask(Task):
         others = [name for name in names(model) if name not in new]
         of_norms = {name for name, kind in before.items() if "norm" in kind.__name__.lower()}
         return others + new if of_norms & set(names(self.trainer.model)) else others
+
+
+def _settings(optimizer: torch.optim.Optimizer) -> tuple[type, dict[str, Any]]:
+    """Class and settings of an optimizer, but for its learning rate."""
+    return type(optimizer), {name: value for name, value in optimizer.defaults.items() if name != "lr"}
 
 
 def _gains(model: nn.Module) -> dict[str, type[nn.Module]]:
