@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import gc
-import logging
-import os
-import shutil
-import tempfile
-from collections.abc import Generator, Iterator
-from pathlib import Path
 
-import pytest
-import torch
-from hypothesis import HealthCheck, settings
-from tests.browser import CHROME, Browser
+gc.disable()  # until all tests are collected: nothing that is imported is garbage
+
+import logging  # noqa: E402
+import os  # noqa: E402
+import shutil  # noqa: E402
+import tempfile  # noqa: E402
+from collections.abc import Generator, Iterator  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
+from tests.browser import CHROME, Browser  # noqa: E402
 
 # The time that an example takes depends on what else the machine does.
 settings.register_profile("any load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -51,7 +54,6 @@ LONGEST = (
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Hide the objects of imports and collection, which live until the end, from the garbage collector."""
-    gc.disable()
     try:
         return (yield)
     finally:

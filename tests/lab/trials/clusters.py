@@ -19,6 +19,8 @@ import normplace
 
 BIN = Path(sys.executable).parent
 SECONDS = 120
+QUIET = {"DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "false"}
+"""Dask samples the stack of each worker a hundred times a second."""
 
 
 def free_port() -> int:
@@ -31,7 +33,7 @@ def free_port() -> int:
 def command(folder: Path, *words: str) -> Iterator[Path]:
     """Run a command in a folder, with normplace importable and nothing else; yield the file of its output."""
     log = folder / f"{words[1]}-{len(list(folder.glob('*.log')))}.log"
-    environment = {**os.environ, "PYTHONPATH": str(Path(normplace.__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(normplace.__file__).parents[1]), **QUIET}
     with log.open("w") as stream:
         process = subprocess.Popen(
             [str(BIN / words[0]), *words[1:]],
@@ -68,7 +70,7 @@ def ray_cluster(folder: Path) -> Iterator[str]:
         # The sockets of Ray need a short path.
         session = stack.enter_context(tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True))
         port = f"--port={address.rpartition(':')[2]}"
-        head = ("--head", port, "--include-dashboard=false", f"--temp-dir={session}")
+        head = ("--head", port, "--include-dashboard=false", "--no-monitor", f"--temp-dir={session}")
         wait_for(stack.enter_context(command(folder, "ray", "start", *head, *shared)), "Ray runtime started")
         node = command(folder, "ray", "start", f"--address={address}", *shared)
         wait_for(stack.enter_context(node), "Ray runtime started")
