@@ -161,6 +161,17 @@ def test_the_gradient_of_the_exponent_of_nearly_equal_messages(kind, exponent, o
         assert float(case.results(backend)["exponent"]) == pytest.approx(float(expected), rel=2e-3), backend
 
 
+def test_transforms_of_messages_of_different_magnitude():
+    """The smallest of them has the largest derivative."""
+    edge_index = torch.tensor([[0, 1, 2], [0, 0, 0]])
+
+    def gradient(x):
+        return torch.func.grad(lambda x: powermean_aggregate(x, edge_index, 0.5, num_dst=1).sum())(x)
+
+    x = torch.tensor([[1.0], [2e10], [1e10]])
+    torch.testing.assert_close(gradient(x).double(), gradient(x.double()), rtol=1e-4, atol=1e-9)
+
+
 def test_the_gradient_of_a_temperature_of_zero_is_the_variance():
     edge_index = torch.tensor([[0, 1, 2], [0, 0, 0]])
     x = torch.tensor([[1e37], [2e37], [6e37]], dtype=torch.float64)

@@ -16,6 +16,8 @@ from normplace.ops.aggregate.reference import AggregateInputs, AggregateSpec, me
 
 # Below this both ratios are computed from their series, whose derivatives of any order are exact at zero.
 NEAR = 0.25
+# Above this size of u a difference quotient is (exp(u) - 1) / p, below it diff (expm1(u) / u), whose p may be zero.
+STEEP = 8.0
 # 1 / (k + 1)! and (-1)^k / (k + 1), highest power first; the remainder is under the last digit of float64.
 EXPM1_SERIES = (
     1 / 1307674368000, 1 / 87178291200, 1 / 6227020800, 1 / 479001600, 1 / 39916800, 1 / 3628800, 1 / 362880,
@@ -58,7 +60,12 @@ def _softmax_above(diff: Tensor, t: Tensor, row: Tensor, initial: Tensor, consta
 def _power_above(diff: Tensor, p: Tensor, row: Tensor, blank: Tensor, n: Tensor) -> Tensor:
     """The log of each row's power mean, less its pivot; smooth in the power, also at zero."""
     mean = sums((p * diff).exp(), row, blank) / n
-    excess = sums(diff * _expm1_ratio(p * diff), row, blank) / n  # (mean - 1) / p
+    u = p * diff
+    # The derivatives of the product, and of expm1, lose the digits of exp(u) where that is small.
+    steep = u.detach().abs() > STEEP
+    quotient = (torch.where(steep, u, 0).exp() - 1) / torch.where(steep, p, 1)
+    terms = torch.where(steep, quotient, diff * _expm1_ratio(torch.where(steep, 0, u)))
+    excess = sums(terms, row, blank) / n  # (mean - 1) / p
     fixed = mean.detach()
     far = (fixed > 0) & (fixed < 0.5)  # false for an empty row, and for p = 0
     return torch.where(

@@ -132,7 +132,9 @@ def forward(
         z = tl.where(mask, ex, 0.0)
         diff = tl.where(mask, v - best[None, :, :], 0.0)
         if POWER:
-            w = r * w + first * shift * _expm1_ratio(old, r) + tl.sum(diff * _expm1_ratio(u, ex), 0)
+            # Outside the mask the exponential may be infinite.
+            lifts = tl.where(mask, diff * _expm1_ratio(u, ex), 0.0)
+            w = r * w + first * shift * _expm1_ratio(old, r) + tl.sum(lifts, 0)
         else:
             w = r * (w + s * shift) + tl.sum(z * diff, 0)
         s = r * s + tl.sum(z, 0)

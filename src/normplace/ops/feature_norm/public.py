@@ -32,7 +32,8 @@ def feature_norm(
 ) -> Tensor:
     """Normalize the last dimension in one pass.
 
-    The arithmetic is float32, or float64 if the input is.
+    The arithmetic is float32, or float64 if the input is. Rows whose squares overflow (in float32 above 1e19) give nan.
+    The backend ``composed`` returns what PyTorch does: its RMSNorm gives zeros there, and wrong gradients above 1e13.
 
     Args:
         x: Rows, features last.

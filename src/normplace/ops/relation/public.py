@@ -34,14 +34,16 @@ def relation_scan(
 
     ``y_i = 1/count_i · sum_{j <= i} exp(norm(a_i) + norm(b_j))``, a product of ``exp(norm(a_i))`` and a running sum.
     The norm has no gain or bias and runs over the channels of each head. Without ``post_norm`` a value too large for
-    the dtype of the inputs becomes infinity, as with ``exp``; with it, no intermediate result overflows.
+    the dtype of the inputs becomes infinity, as with ``exp``; with it, no intermediate result overflows. With an eps, rows
+    whose squares overflow (in float32 above 1e19) give nan.
 
     Args:
         a: Queries, B × T × D.
         b: Keys, B × T × D.
         norm: ``separate`` (of a and of b) or ``none``.
         post_norm: Normalize y over all D channels, across heads, with the same eps.
-        eps: Added to variances. At 0, values that are exactly equal are normalized to 0.
+        eps: Added to variances. At 0, values that are exactly equal are normalized to 0; by the Triton kernels also
+            values below 1e-19, whose squares underflow.
         causal: Sum over the rows so far instead of all rows.
         heads: Groups of channels that are normalized separately.
         mask: B × T, true for valid rows. The others are not summed, and get zeros and no gradient.
@@ -82,7 +84,7 @@ def relation_pairwise(
     ``y_i = 1/count_i · sum_{j <= i} act(norm(a_i + b_j))`` for the norm ``joint``, ``act(norm(a_i) + norm(b_j))`` for
     ``separate`` and ``act(a_i + b_j)`` for ``none``. With the exponential the last two factorise and are computed by
     :func:`relation_scan`. A normalized pair of width D is at most sqrt(D - 1), so nothing overflows in float32 below
-    7,800 channels per head.
+    7,800 channels per head. With an eps, rows whose squares overflow (in float32 above 1e19) give nan.
 
     Args:
         a: Queries, B × T × D.
