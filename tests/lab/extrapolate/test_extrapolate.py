@@ -51,6 +51,18 @@ def test_a_linear_module_is_followed_exactly(data, no_sklearn):
     assert "sum leaves the range of the targets" in result.sentences[0]
 
 
+def test_a_sentence_states_the_prediction_farthest_outside_the_range(data, no_sklearn):
+    """It is not the one of largest magnitude, which may be inside the range."""
+    x, y = data
+    module = nn.Sequential(linear([1.0, 0.0]), nn.Hardtanh(-2.0, 9.0), nn.Linear(1, 1))
+    with torch.no_grad():
+        module[2].weight.fill_(1.0)
+        module[2].bias.fill_(1000.0)
+    # Predictions range from 998 to 1009, the targets from 1000 to 1010.
+    result = npl.extrapolate(module, x, (y - y.min()) / np.ptp(y) * 10 + 1000, margin=0.05)
+    assert "and reaches 998 within" in result.sentences[0]
+
+
 def test_a_module_is_run_in_evaluation_mode(data, no_sklearn):
     """In training mode the statistics of a batch hide that predictions grow, and dropout makes them random."""
     x, y = data
@@ -195,7 +207,8 @@ def test_networks_are_trained_and_compared(data, monkeypatch):
     ((low, high),) = result.normed.bound
     assert low < result.normed.search.low.min() and result.normed.search.high.max() < high
     # Three units per range of a feature: a linear extrapolation reaches thousands, a bounded network a few.
-    assert result.model.extreme(0, 1000) ** 2 > 100**2 > result.normed.extreme(0, 1000) ** 2
+    reached = [model.extreme(0, 1000, y.min(), y.max()) for model in (result.model, result.normed)]
+    assert reached[0] ** 2 > 100**2 > reached[1] ** 2
     assert min(result.model.r2, result.normed.r2) > 0.5
 
 

@@ -59,6 +59,7 @@ def test_rows_with_missing_values_are_left_out_on_request(tmp_path):
         ("1,2\n3,4\n", "the first line of t.csv has numbers only: add a header"),
         ("a,\n1,2\n", "column 2 of t.csv has no name"),
         ("a,a\n1,2\n", "t.csv has two columns called 'a'"),
+        ("a,b\n1,2\n3\n", "line 3 of t.csv has 1 cell, but the header has 2."),
         ("a,b\n1,2\n1,2,3\n", "line 3 of t.csv has 3 cells, but the header has 2."),
         ("a,b c\n1,male\n", r"column 'b c' of t.csv has 'male' in line 2, .* --drop 'b c'\."),
         ("a,b\n1,male\n", r"column 'b' of t.csv has 'male' in line 2, .* --drop b\."),

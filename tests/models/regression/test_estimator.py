@@ -96,6 +96,15 @@ def test_several_targets():
     assert ((model.bound_[:, 0] < far) & (far < model.bound_[:, 1])).all()
 
 
+@pytest.mark.parametrize("value", [0.0, 1e-6, -0.1, 7e300])
+def test_a_constant_target_is_predicted_exactly(value):
+    x = np.random.RandomState(0).randn(30, 2)
+    model = BoundedRegressor((8,), max_iter=2, random_state=0).fit(x, np.c_[x[:, 0], np.full(30, value)])
+    assert np.array_equal(model.predict(100 * x)[:, 1], np.full(30, value))
+    assert model.bound_[1].tolist() == [value, value] and np.ptp(model.bound_[0]) > 0
+    assert model.certificate(ablate=False, directions=1).verdict == "bounded"
+
+
 def test_a_weight_of_two_is_the_row_twice_also_in_batches(diabetes):
     x, y = diabetes
     counts = np.random.RandomState(0).randint(0, 4, len(x))

@@ -132,6 +132,13 @@ class Doubled(torch.autograd.Function):
         return 1e9 * gradient
 
 
+def softmax(self, x, over=-1, largest=-1):
+    """A softmax by hand of a 3 × 3 matrix, with the axes of its sum and of its largest entry."""
+    z = square(self, x)
+    weights = (z - z.amax(largest, keepdim=True)).exp()
+    return weights / weights.sum(over, keepdim=True)
+
+
 INF = math.inf
 PROVEN = {
     "softsign": nn.Softsign,
@@ -173,6 +180,17 @@ PROVEN = {
     "variance of one number": lambda: Function(lambda s, x: x.sin() + x[0, 0].var(-1, correction=0).sin()),
     "one more than a count": lambda: Function(lambda s, x: x.sin() / ((x > 0).sum(-1, keepdim=True) + 1)),
     "whole numbers within their range": lambda: Function(lambda s, x: 1 / (x.sigmoid() + 5).to(torch.uint8)),
+    "softmax by hand": lambda: Function(softmax, linear(9)),
+    "cosine similarity": lambda: Function(
+        lambda s, x: F.cosine_similarity(s.parts[0](x), s.p)[:, None], linear(), p=torch.ones(1, 3)
+    ),
+    "clamp to tensors": lambda: Function(lambda s, x: x.clamp(-s.p.abs(), s.p.abs()), p=torch.ones(3)),
+    "instance norm": lambda: Function(
+        lambda s, x: s.parts[0](s.parts[1](x)[:, None])[:, 0], nn.InstanceNorm1d(1, affine=True), linear()
+    ),
+    "gates after a norm": lambda: Function(lambda s, x: F.glu(F.layer_norm(s.parts[0](x), (4,))), linear(4)),
+    "a square over one more than itself": lambda: Function(lambda s, x: x**2 / (1 + x**2)),
+    "radial basis functions": lambda: Function(lambda s, x: torch.exp(-torch.cdist(x, s.p)), p=torch.ones(4, 3)),
     "one entry of a sum": lambda: Function(lambda s, x: 1 / (x.sigmoid().sum(-1).long() + 1)),
     "attention to parameters only": lambda: Function(
         lambda s, x: x.sin() + F.scaled_dot_product_attention(s.p, s.p, s.p)[0, :1], p=torch.ones(1, 4, 3)
@@ -259,6 +277,19 @@ UNPROVEN = {
     "a gain of any size in a divisor": lambda: Function(lambda s, x: x / (x.abs() * s.p.abs() + 1), p=torch.ones(1)),
     "a squared gain in a divisor": lambda: Function(lambda s, x: x / (x.abs() * s.p.square() + 1), p=torch.ones(1)),
     "fails on large inputs": lambda: Function(lambda s, x: s.parts[0](x.long().abs())[:, 0], nn.Embedding(10, 2)),
+    "softmax by hand, summed over another axis": lambda: Function(lambda s, x: softmax(s, x, over=0), linear(9)),
+    "exponentials below the largest of another axis": lambda: Function(
+        lambda s, x: softmax(s, x, largest=0), linear(9)
+    ),
+    "exponentials of whole numbers that wrap": lambda: Function(
+        lambda s, x: (lambda z: 1 / (1.5 - (z - z.amax(-1, keepdim=True)).exp()))((x > 0).to(torch.uint8) * 200)
+    ),
+    "clamp to an unbounded tensor": lambda: Function(lambda s, x: x.clamp(s.p, x.abs()), p=torch.ones(3)),
+    "clamp to a tensor on one side": lambda: Function(lambda s, x: x.clamp(min=s.p), p=torch.ones(3)),
+    "instance norm without eps": lambda: Function(lambda s, x: F.instance_norm(x[:, None], eps=0.0)[:, 0]),
+    "gates of the stream": lambda: Function(lambda s, x: F.glu(s.parts[0](x)), linear(4)),
+    "a number over one more than its positive part": lambda: Function(lambda s, x: x / (1 + x.relu())),
+    "inverse distances": lambda: Function(lambda s, x: 1 / torch.cdist(x, s.p), p=torch.ones(4, 3)),
     "an infinite multiple of zero": lambda: Function(lambda s, x: (x * INF).clamp(-1, 1)),
     "minus a mask": lambda: Function(lambda s, x: (x - torch.tensor([0.0, -INF, 0.0])).softmax(-1)),
     "a choice of the stream": lambda: Function(lambda s, x: torch.where(x > 0, x, x.tanh())),

@@ -43,11 +43,11 @@ class ModelReport:
     bound: tuple[tuple[float, float], ...] | None = None
     trained_here: bool = True
 
-    def extreme(self, target: int, distance: float) -> float:
-        """The prediction of largest magnitude up to a distance."""
+    def extreme(self, target: int, distance: float, low: float, high: float) -> float:
+        """The prediction farthest outside the range from ``low`` to ``high``, up to a distance."""
         near = distance * (1 + 1e-9) >= DISTANCES
         values = np.concatenate([self.search.low[near, target], self.search.high[near, target]])
-        return float(values[np.abs(values).argmax()])
+        return float(values[np.maximum(values - high, low - values).argmax()])
 
 
 @dataclass(frozen=True)
@@ -85,21 +85,21 @@ class Extrapolation:
         }[model.boundedness.verdict]
         if first is None:
             return f"{start}: no prediction leaves the range of its target up to {FARTHEST} beyond the data."
+        extreme = self._extreme(model, first.target, FAR)
         return (
             f"{start}: its prediction of {self._target(first.target)} leaves the range of the targets "
-            f"({self._range(first.target)}) {_place(first)}, and reaches {_number(model.extreme(first.target, FAR))} "
-            f"within {FAR:g} ranges beyond the data."
+            f"({self._range(first.target)}) {_place(first)}, and reaches {_number(extreme)} within "
+            f"{FAR:g} ranges beyond the data."
         )
 
     def _about_norm(self) -> str:
         if self.normed is None:
             return self._about_layer() or "The effect of one LayerNorm was not measured."
-        first, own = self.model.search.first, self.normed.search.first
-        target = 0 if first is None else first.target
+        own = self.normed.search.first
         if own is None:
             where = f"leaves the range nowhere up to {FARTHEST} beyond the data"
         else:
-            extreme = self.normed.extreme(target, DISTANCES[-1])
+            extreme = self._extreme(self.normed, own.target, DISTANCES[-1])
             where = f"leaves the range {_place(own)} and reaches {_number(extreme)} within {FARTHEST}"
         verdict = {"bounded": "bounded by proof"}.get(self.normed.boundedness.verdict, "not proven bounded")
         text = f"A network with one LayerNorm, trained on the same rows, is {verdict}, {where}, and has " + (
@@ -117,6 +117,10 @@ class Extrapolation:
 
     def _target(self, target: int) -> str:
         return self.table.targets[target]
+
+    def _extreme(self, model: ModelReport, target: int, distance: float) -> float:
+        column = self.table.y[:, target]
+        return model.extreme(target, distance, column.min(), column.max())
 
     def _range(self, target: int) -> str:
         column = self.table.y[:, target]

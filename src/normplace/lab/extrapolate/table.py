@@ -112,7 +112,8 @@ def _split_cells(path: Path, text: str) -> tuple[list[str], list[tuple[int, list
         raise UsageError(f"{path.name} has two columns called {quoted(repeated[0])}: rename one.")
     for line, cells in rows:
         if len(cells) != len(names):
-            raise UsageError(f"line {line} of {path.name} has {len(cells)} cells, but the header has {len(names)}.")
+            count = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
+            raise UsageError(f"line {line} of {path.name} has {count}, but the header has {len(names)}.")
     return names, rows
 
 

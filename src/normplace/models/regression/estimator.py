@@ -132,6 +132,9 @@ class BoundedRegressor(RegressorMixin, BaseEstimator):
             fitted, held_out = scaled.split(self.validation_fraction, random)
         mlp = self._build((x.shape[1], *sizes, rows.y.shape[1]), random)
         curve = train(mlp, fitted, held_out, self._training_plan(len(fitted)), random)
+        # A constant target is predicted exactly, whatever its magnitude.
+        constant = rows.y.min(0) == rows.y.max(0)
+        outputs = Scaler(np.where(constant, rows.y[0], outputs.mean), np.where(constant, 0.0, outputs.scale))
         self.network_ = StandardizedMLP(mlp, inputs, outputs).eval()
         self.n_outputs_ = rows.y.shape[1]
         self.n_iter_ = len(curve.fitted)

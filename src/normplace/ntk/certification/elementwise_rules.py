@@ -10,7 +10,16 @@ from dataclasses import replace
 
 import torch
 
-from normplace.ntk.certification.facts import INF, PowerBound, Value, add_down, add_up, keepdim_shape, scaled_degrees
+from normplace.ntk.certification.facts import (
+    INF,
+    PowerBound,
+    Statistic,
+    Value,
+    add_down,
+    add_up,
+    keepdim_shape,
+    scaled_degrees,
+)
 from normplace.ntk.certification.rules import OperatorCall, number, product_has_bounded_gradient, rule, same_size
 
 _RANGES = {
@@ -18,6 +27,7 @@ _RANGES = {
     "sigmoid": (0.0, 1.0),
     "hardsigmoid": (0.0, 1.0),
     "erf": (-1.0, 1.0),
+    "erfc": (0.0, 2.0),
     "sin": (-1.0, 1.0),
     "cos": (-1.0, 1.0),
     "atan": (-1.6, 1.6),
@@ -46,6 +56,16 @@ def _bounded_below_activation(call: OperatorCall) -> Value | None:
     # All of these map bounded tensors to bounded ones. Only ReLU is monotone, so only its upper limit is known.
     upper = max(x.upper, 0.0) if call.operator == "relu" else INF
     return call.result(lower=_FLOORS[call.operator], bounded_above=x.bounded_above, upper=upper, positive=positive)
+
+
+_CONTINUOUS = "glu celu hardshrink softshrink threshold logaddexp nan_to_num _trilinear"
+
+
+@rule(*_CONTINUOUS.split())
+def _bounded_on_bounded_sets(call: OperatorCall) -> Value:
+    """Functions of finite tensors that are bounded on bounded sets, like their derivatives."""
+    bounded = all(value.bounded for value in call.tensors)
+    return call.result(bounded_below=bounded, bounded_above=bounded, bounded_gradient="local")
 
 
 @rule("elu")
@@ -90,25 +110,25 @@ def _clamp(call: OperatorCall) -> Value:
     else:
         low = call.get("min")
         high = call.get("max") if call.operator == "clamp" else None
-    if len(call.tensors) > 1:  # the limits are tensors
-        bounded = all(value.bounded for value in call.tensors)
-        return call.result(bounded_below=bounded, bounded_above=bounded)
-    low = None if low is None or low == -INF else number(low)
-    high = None if high is None or high == INF else number(high)
+    low = None if low is None or low == -INF else low if isinstance(low, Value) else number(low)
+    high = None if high is None or high == INF else high if isinstance(high, Value) else number(high)
     if not all(end is None or end.finite for end in (low, high)):
         return call.unknown()
     lower, upper, positive = x.lower, x.upper, x.positive
+    bounded_below, bounded_above = x.bounded_below, x.bounded_above
     if low is not None:
-        lower, upper, positive = max(lower, low.lower), max(upper, low.lower), positive or low.positive
+        lower, upper, positive = max(lower, low.lower), max(upper, low.upper), positive or low.positive
+        bounded_below, bounded_above = bounded_below or low.bounded_below, bounded_above and low.bounded_above
     if high is not None:
-        lower, upper, positive = min(lower, high.upper), min(upper, high.upper), positive and high.positive
+        lower, upper, positive = min(lower, high.lower), min(upper, high.upper), positive and high.positive
+        bounded_below, bounded_above = bounded_below and high.bounded_below, bounded_above or high.bounded_above
     return call.result(
         lower=lower,
         upper=upper,
-        bounded_below=x.bounded_below or low is not None,
-        bounded_above=x.bounded_above or high is not None,
+        bounded_below=bounded_below,
+        bounded_above=bounded_above,
         positive=positive,
-        dominates=x.dominates if high is None else frozenset(),
+        dominates=x.dominates if high is None and same_size(x, call.shapes[0]) else frozenset(),
     )
 
 
@@ -134,15 +154,25 @@ def _maximum(call: OperatorCall) -> Value:
 
 def _joint(call: OperatorCall, a: Value, b: Value) -> frozenset[PowerBound]:
     """Powers that a sum of nonnegative tensors, or a maximum, dominates because one of the two does."""
-    return frozenset(fact for value in (a, b) if same_size(value, call.shapes[0]) for fact in value.dominates)
+    return frozenset(
+        fact
+        for value in (a, b)
+        if same_size(value, call.shapes[0])
+        for fact in (*value.dominates, *([PowerBound(value.key, value.shape, 1.0)] if value.nonnegative else []))
+    )
 
 
-@rule("exp", "expm1")
+@rule("exp", "exp2", "expm1")
 def _exp(call: OperatorCall) -> Value:
     x = call.value(0)
     shift = 1.0 if call.operator == "expm1" else 0.0
+    key = call.name
+    if call.operator == "exp" and isinstance(x.key, tuple) and x.key[0] == "below largest":
+        key = ("largest is one", *x.key[1:])
     return call.result(
+        key=key,
         lower=-shift,
+        upper=1.0 - shift if x.upper <= 0 else INF,
         bounded_above=x.bounded_above,
         positive=x.bounded_below and not shift,
         bounded_gradient=x.bounded_gradient and x.bounded_above,
@@ -240,7 +270,10 @@ def _add(call: OperatorCall) -> Value | None:
     if call.operator != "add":
         if b.minus_inf is not None:
             return call.unknown()
-        centred = b.mean is not None and b.mean[0] == a.key and keepdim_shape(a.shape, b.mean[1]) == b.shape
+        centred = _is_statistic(b.mean, a, b)
+        if _is_statistic(b.largest, a, b) and b.largest is not None:
+            key = ("below largest", a.key, b.largest[1])
+            return call.result(key=key, upper=0.0, bounded_below=a.bounded)
         b = replace(
             b,
             lower=-b.upper,
@@ -267,6 +300,11 @@ def _add(call: OperatorCall) -> Value | None:
         dominates=_joint(call, a, b) if nonnegative else frozenset(),
         minus_inf=minus_inf,
     )
+
+
+def _is_statistic(statistic: Statistic | None, a: Value, b: Value) -> bool:
+    """Whether ``b`` is the named mean or largest entry of ``a``, aligned with it."""
+    return statistic is not None and statistic[0] == a.key and keepdim_shape(a.shape, statistic[1]) == b.shape
 
 
 @rule("mul")

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 INF = math.inf
+Statistic = tuple[Hashable, tuple[int, ...]]
+"""A mean or largest entry: the identity of the tensor it is taken of, and the axes."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,8 @@ class Value:
         dominates: Powers p with p ≤ c · this tensor, for some constant c.
         decays_like: Powers p with |this tensor| ≤ c / p, for some constant c.
         multiple_of: The identity of a tensor t of the same shape with |this tensor| ≤ c · |t|, if one is known.
-        mean: If this is a mean: the identity of the averaged tensor, and the axes.
+        mean: If this is a mean: of which tensor, and over which axes.
+        largest: The same if it is a largest entry.
         minus_inf: A fixed mask of the entries that are -inf, if there are any.
         fixed_tensor: The tensor itself, if neither inputs nor training change it.
     """
@@ -71,7 +74,8 @@ class Value:
     dominates: frozenset[PowerBound] = frozenset()
     decays_like: frozenset[PowerBound] = frozenset()
     multiple_of: Hashable = None
-    mean: tuple[Hashable, tuple[int, ...]] | None = None
+    mean: Statistic | None = None
+    largest: Statistic | None = None
     minus_inf: Tensor | None = field(default=None, compare=False)
     fixed_tensor: Tensor | None = field(default=None, compare=False)
 

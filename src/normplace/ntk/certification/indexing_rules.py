@@ -34,6 +34,7 @@ def _same_entries(call: OperatorCall) -> Value | None:
         decays_like=x.decays_like,
         multiple_of=x.multiple_of if x.shape == call.shapes[0] else None,
         mean=x.mean,
+        largest=x.largest,
         minus_inf=minus_inf,
     )
 

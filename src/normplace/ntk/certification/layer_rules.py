@@ -69,11 +69,14 @@ def _rms_norm(call: OperatorCall) -> tuple[Value, ...]:
 
 @rule("native_batch_norm", "_native_batch_norm_legit_no_training")
 def _batch_norm(call: OperatorCall) -> tuple[Value, ...] | None:
-    """With running statistics the norm is affine; with batch statistics there is no rule."""
+    """With running statistics the norm is affine; with those of the sample it is an instance norm."""
     legit = call.operator == "_native_batch_norm_legit_no_training"
     x, weight, bias, mean, var = call.args[:5]
     eps = call.args[6] if legit else call.args[7]
-    if (not legit and call.args[5]) or not isinstance(mean, Value) or not isinstance(var, Value):
+    if not legit and call.args[5]:
+        size = math.prod(x.shape) // max(1, x.shape[1])
+        return _normalized(call, size, eps, weight, bias), *_statistics(call)
+    if not isinstance(mean, Value) or not isinstance(var, Value):
         return None
     affine = [value for value in (weight, bias) if isinstance(value, Value)]
     fixed = not any(value.depends_on_input for value in (mean, var, *affine))

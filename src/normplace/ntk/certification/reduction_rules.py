@@ -33,6 +33,11 @@ def _multiple(limit: float, count: int, outward: float) -> float:
     return limit if limit in {0.0, -INF, INF} or count == 0 else math.nextafter(limit * count, outward)
 
 
+def _includes_one(x: Value, axes: tuple[int, ...]) -> bool:
+    """Whether every sum over the axes includes an entry of one: the exponential of the largest entry less itself."""
+    return isinstance(x.key, tuple) and x.key[0] == "largest is one" and {*x.key[2]} <= {*axes}
+
+
 @rule("sum", "mean")
 def _sum(call: OperatorCall) -> Value:
     x, axes = call.value(0), _axes(call)
@@ -46,7 +51,7 @@ def _sum(call: OperatorCall) -> Value:
         "upper": _multiple(x.upper, count, INF),
         "bounded_below": x.bounded_below,
         "bounded_above": x.bounded_above,
-        "positive": x.positive and count > 0,
+        "positive": (x.positive and count > 0) or _includes_one(x, axes),
     }
     return call.result(**facts, dominates=_reduced(x, axes))
 
@@ -56,10 +61,10 @@ def _extreme(call: OperatorCall) -> Value | tuple[Value, ...]:
     x = call.value(0)
     if len(call.tensors) > 1:
         return call.unknown()
-    dominates: frozenset[PowerBound] = frozenset()
     if call.operator in {"amax", "max"}:
-        dominates = _reduced(x, _axes(call))
-    out = call.result(**limits(x), dominates=dominates)
+        out = call.result(**limits(x), dominates=_reduced(x, _axes(call)), largest=(x.key, _axes(call)))
+    else:
+        out = call.result(**limits(x))
     return (out, index_value(call)) if len(call.shapes) > 1 else out
 
 
@@ -120,6 +125,14 @@ def _vector_norm(call: OperatorCall) -> Value | None:
         return None
     dominates = frozenset({PowerBound(x.key, keepdim_shape(x.shape, axes), 1.0)})
     return call.result(lower=0.0, bounded_above=x.bounded, dominates=dominates)
+
+
+@rule("_cdist_forward", "_euclidean_dist")
+def _distances(call: OperatorCall) -> Value:
+    """Distances between vectors; those of an order below one have no bounded derivative."""
+    bounded = all(value.bounded for value in call.tensors)
+    order = call.get("p", 2.0)
+    return call.result(lower=0.0, bounded_above=bounded, bounded_gradient="lipschitz" if order >= 1 else False)
 
 
 _AVERAGING = """avg_pool1d avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d
