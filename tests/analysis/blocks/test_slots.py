@@ -476,7 +476,7 @@ class SharedMemory(nn.Module):
 def test_a_memory_that_several_branches_read_is_not_normalized_for_the_first():
     audit = npl.audit(SharedMemory(), torch.randn(2, DIM), torch.randn(2, DIM))
     assert audit.equations == ("x + F(x)",)
-    assert [site.slot for site in audit.sites] == ["embedding"]
+    assert [(site.slot, site.block) for site in audit.sites] == [("input", None)]
 
 
 class Positioned(nn.Module):
@@ -574,3 +574,26 @@ def test_weighted_sums_of_earlier_layers_are_one_stream(combine):
     assert {block.stream for block in audit.blocks} == {0}
     assert audit.equations == ("x + F(N(x))",)
     assert not audit.findings
+
+
+class ModuleThatAdds(nn.Module):
+    """Post-norm layers in one forward, of which the attention adds its own skip, as in Mega."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.ModuleList([Added(Attention()), nn.LayerNorm(DIM), Mlp(), nn.LayerNorm(DIM)]) for _ in range(3)
+        )
+        self.head = nn.Linear(DIM, 10)
+
+    def forward(self, x):
+        for attention, first, mlp, second in self.layers:
+            x = first(attention(x))
+            x = second(x + mlp(x))
+        return self.head(x)
+
+
+def test_a_norm_in_one_layer_is_not_the_input_norm_of_the_next():
+    audit = npl.audit(ModuleThatAdds(), torch.randn(1, 5, DIM))
+    assert audit.equations == ("N(x + F(x))",)
+    assert [site.slot for site in audit.sites] == ["stream"] * 6
