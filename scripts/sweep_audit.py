@@ -7,7 +7,8 @@ Sources are `transformers` (each model type from a small configuration), `timm`,
 `x-transformers` (each switch) and `truth` (the models of `scripts/audit_truth.py`). Each model runs in a process of
 its own with a time limit. A model is *audited*, could *not be built* small or run by itself, was *refused* by the
 audit with one sentence, or *crashed* it: an unexpected exception, a dead process or a process over the limit. The exit
-code is 1 if one crashed.
+code is 1 if one crashed. `--doubtful` prints the audits that a person should compare with the source: modules called
+norm that ran without being found, no block, no name, something not understood, or a warning.
 """
 
 from __future__ import annotations
@@ -27,9 +28,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import torch
 from audit_truth import CASES, build
 from forked import declare_torchvision_operators, preload, run_forked
 from sweep import hugging_face, libraries
+from torch import nn
+
+from normplace.analysis.results import Audit
 
 MEMORY = 12 << 30
 PREPARATION = 25  # seconds to build a model and to find inputs for it
@@ -83,6 +88,7 @@ def examine(item: tuple[str, str]) -> dict[str, Any]:
     if isinstance(prepared, str):
         return {"outcome": "not built", "message": prepared}
     model, inputs, kwargs = prepared
+    calls = _calls_of_norms(model, inputs, kwargs)
     started = time.monotonic()
     try:
         audit = npl.audit(model, *inputs, **kwargs)
@@ -97,8 +103,34 @@ def examine(item: tuple[str, str]) -> dict[str, Any]:
         "norms": len(audit.sites),
         "slots": Counter(site.slot for site in audit.sites),
         "operators": audit.operators,
+        "doubts": _doubts(audit, calls),
         "seconds": round(time.monotonic() - started, 2),
     }
+
+
+def _calls_of_norms(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+    """The innermost modules whose class is called a norm and that one plain pass calls."""
+    calls: list[str] = []
+    hooks = [
+        module.register_forward_hook(lambda *_, name=name: calls.append(name))
+        for name, module in model.named_modules()
+        if name and "norm" in type(module).__name__.lower() and not any(module.children())
+    ]
+    with torch.no_grad():
+        model(*inputs, **kwargs)
+    for hook in hooks:
+        hook.remove()
+    return calls
+
+
+def _doubts(audit: Audit, calls: list[str]) -> list[str]:
+    """What a person should compare with the source of a model."""
+    found = {site.module for site in audit.sites}
+    doubts = [f"{name} is not found" for name in dict.fromkeys(calls) if name not in found]
+    doubts += ["no block"] if not audit.blocks else ["no name"] if audit.placement is None else []
+    doubts += [f"not understood: {unknown.operator} in {unknown.module}" for unknown in audit.unknown]
+    rules = [f"{finding.severity}: {finding.rule}" for finding in audit.findings if finding.severity != "note"]
+    return [*doubts, *rules]
 
 
 def main() -> int:
@@ -107,6 +139,7 @@ def main() -> int:
     parser.add_argument("--sources", nargs="*", choices=list(SOURCES), default=list(SOURCES), help="default: all")
     parser.add_argument("--sample", type=int, help="so many models of each source, evenly spaced (default: all)")
     parser.add_argument("--only", default="", help="models whose name contains this")
+    parser.add_argument("--doubtful", action="store_true", help="print the audits to compare with the source")
     parser.add_argument("--jobs", type=int, default=1, help="processes at once (default: %(default)s)")
     parser.add_argument("--limit", type=float, default=60, help="seconds for each audit (default: %(default)s)")
     parser.add_argument("--total", type=float, help="seconds after which no further model is started")
@@ -138,6 +171,8 @@ def main() -> int:
         outcomes[source][name] = {**outcome, "wall": round(seconds, 2)}
         if outcome["outcome"] == "crashed":
             print(f"{source} {name}: {outcome['message'].strip().splitlines()[-1]}", flush=True)
+        if arguments.doubtful and outcome.get("doubts"):
+            print(f"{source} {name}: {'; '.join(outcome['doubts'])}", flush=True)
     for source, name in pending:
         outcomes[source][name] = {"outcome": "not reached"}
     counts = {source: Counter(outcome["outcome"] for outcome in its.values()) for source, its in outcomes.items()}

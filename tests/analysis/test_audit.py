@@ -234,6 +234,22 @@ def test_matrices_over_tokens_mix_rows(branch, kind):
     assert [block.kind for block in audit.blocks] == [kind] * 2
 
 
+def test_samples_of_a_feature_map_mix_rows():
+    class Deformable(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.offsets, self.out = nn.LayerNorm(8), nn.Linear(8, 2), nn.Linear(8, 8)
+
+        def forward(self, x):
+            places = self.offsets(x).tanh()[:, :, None]
+            picture = x.transpose(1, 2).unflatten(2, (2, 3))
+            samples = nn.functional.grid_sample(picture, places, align_corners=False)[..., 0]
+            return self.norm(x + self.out(samples.transpose(1, 2)))
+
+    (block,) = npl.audit(Deformable(), torch.randn(2, 6, 8)).blocks
+    assert (block.kind, block.equation) == ("mixer", "N(x + F(x))")
+
+
 def test_the_map_to_queries_is_found_without_a_softmax():
     class Block(nn.Module):
         def __init__(self):

@@ -49,7 +49,7 @@ class Site:
         name: The norm's module; for a norm written into code, the module that computes it, a colon and the kind.
         slot: Its slot, such as ``input`` or ``inner.q``. See :mod:`normplace.analysis.blocks.slots`.
         kind: ``layer``, ``rms``, ``l2``, ``batch``, ``group``, ``instance``, ``graph`` or ``squash``.
-        block: The index of its block; None at the ends of the network.
+        block: The index of its block; None at the ends of the network, and for a memory that several blocks read.
         module: The module it runs in.
         own_module: Whether that module does nothing else.
         eps: Its eps; None if it has none.

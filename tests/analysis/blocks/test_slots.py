@@ -476,7 +476,7 @@ class SharedMemory(nn.Module):
 def test_a_memory_that_several_branches_read_is_not_normalized_for_the_first():
     audit = npl.audit(SharedMemory(), torch.randn(2, DIM), torch.randn(2, DIM))
     assert audit.equations == ("x + F(x)",)
-    assert [site.slot for site in audit.sites] == ["embedding"]
+    assert [(site.slot, site.block) for site in audit.sites] == [("input", None)]
 
 
 class Positioned(nn.Module):
@@ -538,3 +538,62 @@ def test_a_norm_on_the_skip_is_in_the_equation(branches, equation):
     audit = npl.audit(nn.Sequential(NormedSkip(branches), NormedSkip(branches)), torch.randn(2, DIM, 5))
     assert {site.slot for site in audit.sites if "skip" in site.name} == {"skip"}
     assert audit.equations == (equation,)
+
+
+class WeightedHistory(nn.Module):
+    """Every block reads a weighted sum of the outputs of all earlier blocks, as in DenseFormer."""
+
+    def __init__(self, combine):
+        super().__init__()
+        self.combine = combine
+        self.blocks = nn.ModuleList(nn.Sequential(Added(Before(Attention())), Added(Before(Mlp()))) for _ in range(3))
+        self.weights = nn.ParameterList(torch.randn(2 + number) for number in range(3))
+        self.norm, self.head = nn.LayerNorm(DIM), nn.Linear(DIM, 10)
+
+    def forward(self, x):
+        history = [x]
+        for block, weights in zip(self.blocks, self.weights, strict=True):
+            history.append(block(x))
+            x = self.combine(weights, history)
+        return self.head(self.norm(x))
+
+
+@pytest.mark.parametrize(
+    "combine",
+    [
+        lambda weights, history: sum(weight * x for weight, x in zip(weights, history, strict=True)),
+        lambda weights, history: torch.stack(history, -1) @ weights,
+        lambda weights, history: torch.tensordot(weights, torch.stack(history), dims=1),
+        lambda weights, history: torch.einsum("l,lbnd->bnd", weights, torch.stack(history)),
+    ],
+    ids=["sum", "product", "tensordot", "einsum"],
+)
+def test_weighted_sums_of_earlier_layers_are_one_stream(combine):
+    audit = npl.audit(WeightedHistory(combine), torch.randn(2, 5, DIM))
+    assert [site.slot for site in audit.sites] == ["input"] * 6 + ["final"]
+    assert {block.stream for block in audit.blocks} == {0}
+    assert audit.equations == ("x + F(N(x))",)
+    assert not audit.findings
+
+
+class ModuleThatAdds(nn.Module):
+    """Post-norm layers in one forward, of which the attention adds its own skip, as in Mega."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.ModuleList([Added(Attention()), nn.LayerNorm(DIM), Mlp(), nn.LayerNorm(DIM)]) for _ in range(3)
+        )
+        self.head = nn.Linear(DIM, 10)
+
+    def forward(self, x):
+        for attention, first, mlp, second in self.layers:
+            x = first(attention(x))
+            x = second(x + mlp(x))
+        return self.head(x)
+
+
+def test_a_norm_in_one_layer_is_not_the_input_norm_of_the_next():
+    audit = npl.audit(ModuleThatAdds(), torch.randn(1, 5, DIM))
+    assert audit.equations == ("N(x + F(x))",)
+    assert [site.slot for site in audit.sites] == ["stream"] * 6

@@ -52,6 +52,15 @@ def test_stacks(fault):
     assert {finding.rule for finding in npl.audit(Stack(), x).findings} == {"norm never called"}
 
 
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_norm_after_a_linear_map_of_the_stream_is_a_final_norm(biased):
+    model = Stack("missing final norm")
+    model.head = nn.Sequential(nn.Linear(8, 4, bias=biased), nn.LayerNorm(4), nn.Linear(4, 2))
+    assert "missing final norm" not in rules(model, torch.randn(5, 4))
+    model.head = nn.Sequential(nn.Linear(8, 4, bias=biased), nn.ReLU(), nn.LayerNorm(4), nn.Linear(4, 2))
+    assert "missing final norm" in rules(model, torch.randn(5, 4))
+
+
 class Stages(nn.Module):
     """A backbone that normalizes the output of every stage and returns the last."""
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from normplace._shared.closure import closure
 from normplace.analysis.blocks.attention import AttentionCores
-from normplace.analysis.blocks.module_tree import is_inside, shared_depth
+from normplace.analysis.blocks.module_tree import in_siblings, is_inside, shared_depth
 from normplace.analysis.dataflow.operators import MOVES
 from normplace.analysis.norms.find import Norm
 from normplace.analysis.recording.ids import AddIndex, CallId, NodeId, ValueId
@@ -38,7 +38,7 @@ class NormSlot:
 
     Attributes:
         name: One of the slots above.
-        add: The residual add it belongs to; None at the ends of the network.
+        add: The residual add it belongs to; None at the ends of the network, and for a memory of several adds.
         skip_normed: Whether the skip starts after this input norm.
     """
 
@@ -130,12 +130,14 @@ class SlotFinder:
         combined = self._combined_copies(norm)
         if combined is not None:
             return NormSlot("input", combined)
-        # A branch may read a memory besides the stream, normalized for this branch only.
-        earlier = reachability.any.get(norm.input, 0) & reachability.sums
-        private = norm.output not in self._trunk and not earlier and norm.output not in self.structure.read_by_several
+        # A branch may read a memory besides the stream, normalized for this branch or for several.
+        is_memory = norm.output not in self._trunk and not reachability.any.get(norm.input, 0) & reachability.sums
+        is_shared = norm.output in self.structure.read_by_several
         for add in in_branch:
-            if private or self._is_nearer(norm, adds[add].call):
+            if (is_memory and not is_shared) or self._is_nearer(norm, adds[add].call):
                 return NormSlot("input", add)
+        if is_memory and is_shared:
+            return NormSlot("input")
         return self._slot_outside(norm)
 
     def _slot_in_branch(self, norm: Norm, index: AddIndex) -> NormSlot:
@@ -378,9 +380,9 @@ class SlotFinder:
     def _is_nearer(self, norm: Norm, call: CallId, or_as_near: bool = False) -> bool:
         """Whether a norm is closer, in the module tree, to the add of ``call`` than to what computed its input."""
         maker = self.graph.maker(self.graph.origin(norm.input))
-        path = self._place(norm)
+        path, other = self._place(norm), self._path(call)
         source = self._path(maker.call) if maker is not None else ""
-        return shared_depth(path, self._path(call)) + or_as_near > shared_depth(path, source)
+        return not in_siblings(path, other) and shared_depth(path, other) + or_as_near > shared_depth(path, source)
 
     def _place(self, norm: Norm) -> str:
         """The norm's module, or the module that calls it if it is shared with another part of the model."""

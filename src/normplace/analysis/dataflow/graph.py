@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from normplace._shared.closure import closure
-from normplace.analysis.dataflow.axes import COPIES, REPEATS, Marks, move_marks, repeat_marks
+from normplace.analysis.dataflow.axes import COPIES, FEATURES, REPEATS, Marks, move_marks, repeat_marks
 from normplace.analysis.dataflow.operators import (
     AGGREGATIONS,
     BARRIERS,
@@ -41,7 +41,7 @@ class Node:
         outputs: Values returned.
         call: The module call it ran in.
         op: The operator as recorded; None for a part of a split one.
-        copies: Of a product that only combines copies of a stream: the operand that holds the copies.
+        copies: Of a product that only combines copies of a stream, or a stack: the operand that holds them.
         squares: Whether it multiplies each row with itself, which gives the squared length.
     """
 
@@ -75,6 +75,7 @@ class Graph:
     def __post_init__(self) -> None:
         self._data = [value.origin == "input" for value in self.values]
         self._copies: dict[ValueId, Marks] = {}
+        self._stacks: dict[ValueId, Marks] = {}
         self._gates: set[ValueId] = set()
         self._routed: set[ValueId] = set()  # integers and booleans that are computed from features
         for value in _empty_streams(self.tape):
@@ -97,6 +98,7 @@ class Graph:
             self.consumers.setdefault(value, []).append(node_id)
         node.squares = node.name in PRODUCTS and self._is_squared_length(node)
         self._track_copies(node)
+        self._track_stacks(node)
         features = self.data_inputs(node) if self._gates and node.name in GATE_ARITHMETIC else ()
         if node.name in GATES or (features and self._gates.issuperset(features) and not self._is_scaled_tanh(node)):
             self._gates.update(node.outputs)
@@ -198,6 +200,29 @@ class Graph:
             result[summed], result[kept] = COPIES, marks[kept]
             self._copies[node.outputs[0]] = tuple(result)
             node.copies = value
+
+    def _track_stacks(self, node: Node) -> None:
+        """Mark a product that only adds up a stack of values by fixed weights, as of the layers of DenseFormer."""
+        if node.op is None or not node.outputs or not (self._stacks or node.name == "stack"):
+            return
+        output = node.outputs[0]
+        shape = self.values[output].shape
+        if node.name == "stack" and len(self.data_inputs(node)) > 1:
+            dim = node_argument(node, 1, 0, key="dim") % len(shape)
+            self._stacks[output] = tuple(COPIES if axis == dim else FEATURES for axis in range(len(shape)))
+        elif node.name in KEEPS and node.inputs[0] in self._stacks:
+            marks = move_marks(
+                node.op, node.inputs[0], self._stacks[node.inputs[0]], self.values[node.inputs[0]].shape, shape
+            )
+            if marks is not None:
+                self._stacks[output] = marks
+        elif node.name in PRODUCTS and len(node.inputs) == 2:
+            for value, weights, summed in (*node.inputs, -1), (*node.inputs[::-1], -2):
+                sizes = self.values[value].shape
+                if value not in self._stacks or self._data[weights] or len(sizes) < 2:
+                    continue
+                if self._stacks[value][summed] == COPIES and math.prod(shape) * sizes[summed] == math.prod(sizes):
+                    node.copies = value
 
     def _is_scaled_tanh(self, node: Node) -> bool:
         """Whether a learned gain scales a tanh, which then replaces a norm and is not a gate."""

@@ -54,7 +54,7 @@ FOURIER = named("_fft_r2c _fft_c2c _fft_c2r")
 BARRIERS = PRODUCTS | ATTENTION | CONVOLUTIONS | RECURRENCES | FOURIER | {"embedding", "embedding_bag"}
 # These mix rows without making new features: a path through them may be a branch or a stream.
 POOLS = named("cumsum avg_pool1d avg_pool2d avg_pool3d max_pool2d_with_indices")
-ROW_MIXERS = CONVOLUTIONS | RECURRENCES | FOURIER | POOLS
+ROW_MIXERS = CONVOLUTIONS | RECURRENCES | FOURIER | POOLS | {"grid_sampler_2d", "grid_sampler_3d"}
 
 SOFTMAXES = named("_softmax softmax _safe_softmax")
 GATES = SOFTMAXES | {"sigmoid", "tanh", "hardsigmoid"}

@@ -7,11 +7,15 @@ from collections.abc import Iterator
 
 from normplace.analysis.analysis import Analysis
 from normplace.analysis.blocks.naming import same_slots
+from normplace.analysis.dataflow.operators import CONVOLUTIONS, MOVES, PRODUCTS
+from normplace.analysis.recording.ids import NodeId, ValueId
 from normplace.analysis.results import Finding, ResidualBlock, listed, pattern
+
+LINEAR = PRODUCTS | CONVOLUTIONS
 
 
 def missing_final(analysis: Analysis) -> Iterator[Finding]:
-    """A stream that no norm reads after its last add, and that its blocks do not normalize."""
+    """A stream that its blocks do not normalize, and no norm after its last add, or after linear maps of the sum."""
     reachability, adds = analysis.reachability, analysis.adds
     for stream in sorted({block.stream for block in analysis.blocks}):
         members = {index for index, block in enumerate(analysis.blocks) if block.stream == stream}
@@ -24,7 +28,7 @@ def missing_final(analysis: Analysis) -> Iterator[Finding]:
             reachability.stream.get(norm.input, 0) & reachability.bit[last] for norm in analysis.norms
         ) or any(spec.stream for spec in last_branches)
         is_continued = any(reachability.comes_from(value, last) for add in adds for value in (add.branch, add.skip))
-        if is_normalized or is_continued or last not in analysis.graph.used:
+        if is_normalized or is_continued or last not in analysis.graph.used or _is_normalized_mapped(analysis, last):
             continue
         if not any(site.block in members and site.kind in ("layer", "rms") for site in analysis.sites):
             continue  # convolutional stacks with norms over the batch usually end without one
@@ -37,6 +41,26 @@ def missing_final(analysis: Analysis) -> Iterator[Finding]:
             "The sum grows with depth, so the scale of the head's input depends on the number of blocks.",
             "Add a norm between the last block and the head, unless this model is a part of another.",
         )
+
+
+def _is_normalized_mapped(analysis: Analysis, value: ValueId) -> bool:
+    """Whether every reader of a value is a linear map whose result is normalized, as in the neck of a backbone."""
+    graph = analysis.graph
+    in_norms = frozenset[NodeId]().union(*(norm.nodes for norm in analysis.norms))
+    queue, seen = [value], set()
+    while queue:
+        value = queue.pop()
+        if value in graph.tape.outputs:
+            return False
+        for node_id in graph.consumers.get(value, ()):
+            node = graph.nodes[node_id]
+            if node_id in in_norms or node_id in seen:
+                continue
+            seen.add(node_id)
+            if node.name not in MOVES | LINEAR or len(graph.factors(node)) != 1:
+                return False
+            queue += node.outputs
+    return True
 
 
 def mixed(analysis: Analysis) -> Iterator[Finding]:
