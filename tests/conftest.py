@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
+import os
 
 gc.disable()  # until all tests are collected: nothing that is imported is garbage
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # A worker that exits has sent its results; to delete all objects one by one takes seconds. Registered first, this is
+    # called last.
+    atexit.register(os._exit, 0)
 
 import logging  # noqa: E402
-import os  # noqa: E402
 import shutil  # noqa: E402
 import tempfile  # noqa: E402
 from collections.abc import Generator, Iterator  # noqa: E402
@@ -74,8 +79,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(lambda: shutil.rmtree(cache, ignore_errors=True))
 
 
-def pytest_unconfigure() -> None:
-    gc.unfreeze()
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if "PYTEST_XDIST_WORKER" not in os.environ and not config.pluginmanager.hasplugin("dsession"):
+        gc.unfreeze()  # Triton's library reports objects of tests that are left when the process exits
 
 
 @pytest.fixture(autouse=True, scope="session")
