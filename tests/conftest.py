@@ -8,8 +8,8 @@ import os
 
 gc.disable()  # until all tests are collected: nothing that is imported is garbage
 if "PYTEST_XDIST_WORKER" in os.environ:
-    # A worker that exits has sent its results; to delete all objects one by one takes seconds. Registered first, this is
-    # called last.
+    # A worker that exits has sent its results, and deleting its objects one by one would take seconds. Functions that
+    # are registered later are called earlier.
     atexit.register(os._exit, 0)
 
 import logging  # noqa: E402
@@ -22,6 +22,7 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 from tests.browser import CHROME, Browser  # noqa: E402
+from tests.chart_processes import ChartProcesses  # noqa: E402
 
 # The time that an example takes depends on what else the machine does.
 settings.register_profile("any load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -96,6 +97,15 @@ def nothing_from_outside(tmp_path_factory):
         patch.setenv("NORMPLACE_OFFLINE", "1")
         patch.setenv("NORMPLACE_CACHE", str(cache))
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def kept_chart_processes() -> Iterator[None]:
+    processes = ChartProcesses()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("normplace.lab.report.chart_renderer.subprocess", processes)
+        yield
+    processes.end()
 
 
 @pytest.fixture
