@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
+import os
 
 gc.disable()  # until all tests are collected: nothing that is imported is garbage
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # A worker that exits has sent its results, and deleting its objects one by one would take seconds. Functions that
+    # are registered later are called earlier.
+    atexit.register(os._exit, 0)
 
 import logging  # noqa: E402
-import os  # noqa: E402
 import shutil  # noqa: E402
 import tempfile  # noqa: E402
 from collections.abc import Generator, Iterator  # noqa: E402
@@ -17,6 +22,7 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 from tests.browser import CHROME, Browser  # noqa: E402
+from tests.chart_processes import ChartProcesses  # noqa: E402
 
 # The time that an example takes depends on what else the machine does.
 settings.register_profile("any load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -74,8 +80,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(lambda: shutil.rmtree(cache, ignore_errors=True))
 
 
-def pytest_unconfigure() -> None:
-    gc.unfreeze()
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if "PYTEST_XDIST_WORKER" not in os.environ and not config.pluginmanager.hasplugin("dsession"):
+        gc.unfreeze()  # Triton's library reports objects of tests that are left when the process exits
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -90,6 +97,15 @@ def nothing_from_outside(tmp_path_factory):
         patch.setenv("NORMPLACE_OFFLINE", "1")
         patch.setenv("NORMPLACE_CACHE", str(cache))
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def kept_chart_processes() -> Iterator[None]:
+    processes = ChartProcesses()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("normplace.lab.report.chart_renderer.subprocess", processes)
+        yield
+    processes.end()
 
 
 @pytest.fixture

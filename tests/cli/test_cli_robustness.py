@@ -159,3 +159,21 @@ def test_an_interrupt_during_import_exits_quietly():
     assert "normplace._startup" in seen
     assert process.returncode == 130
     assert "Traceback" not in rest
+
+
+COLLECTIONS = """
+import gc
+from normplace import _startup
+
+print(gc.isenabled())
+_startup.end_imports()
+print(gc.isenabled(), gc.get_freeze_count() > 0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "printed"), [(["-m", "normplace"], "False\nTrue True\n"), ([], "True\nTrue False\n")]
+)
+def test_only_the_command_line_collects_no_garbage_while_it_imports(words, printed):
+    done = subprocess.run([sys.executable, "-c", COLLECTIONS, *words], text=True, capture_output=True, check=True)
+    assert done.stdout == printed

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from normplace._shared.fields import describe
 from normplace._shared.terminal import complain, flush_output, prepare_streams
-from normplace._startup import INTERRUPTED, restore_interrupt
+from normplace._startup import INTERRUPTED, end_imports
 from normplace._version import __version__
 from normplace.cli.audit import audit
 from normplace.cli.bench import bench
@@ -177,7 +177,7 @@ def _run(words: Sequence[str]) -> int:
         verb, arguments = parse(words)
         if verb in VERBS.values() and verb not in WITHOUT_TORCH:
             import torch  # noqa: F401 (slow, so Ctrl-C still ends the process at once)
-        restore_interrupt()
+        end_imports()
         return verb(*arguments.args, **arguments.kwargs) or 0
     except UsageError as error:
         if words[:1] == ["train"] and os.environ.get("RANK", "0") != "0":
