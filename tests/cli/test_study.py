@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -82,3 +83,10 @@ def test_the_verdicts_end_with_totals_and_have_colour_on_a_terminal(monkeypatch,
     text = terminal_output(monkeypatch, *words)
     assert "\x1b[32mreproduced\x1b[0m: Up goes up." in text
     assert colours(terminal_output(monkeypatch, *words, no_color="1")) == set()
+
+
+def test_a_dry_run_names_a_missing_engine(monkeypatch, capsys):
+    find = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: None if name == "ray" else find(name, *rest))
+    words = ("study", "sample", "--dry-run", "--engine", "ray")
+    assert "the ray engine needs 'ray': pip install 'normplace[engines]'" in usage_error(capsys, *words)

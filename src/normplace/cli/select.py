@@ -90,6 +90,8 @@ def select(
     for path in filter(None, (out, picture)):
         check_writable(path)
     named = read_graph(graph)
+    if named.doubt:
+        print(f"note: {named.doubt}", file=sys.stderr)
     own = None if policy is None else load_policy(policy).policy
     orders, results, seconds = {}, {}, {}
     for name in method:

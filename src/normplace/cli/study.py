@@ -56,7 +56,7 @@ def study(
     from normplace.lab.studies import STUDIES
     from normplace.lab.trials.claims import judge_all
     from normplace.lab.trials.config import parse_overrides
-    from normplace.lab.trials.engines import open_engine
+    from normplace.lab.trials.engines import check_engine, open_engine
     from normplace.lab.trials.progress import Progress
     from normplace.lab.trials.record import FUNCTIONAL_SCALE
     from normplace.lab.trials.results import translate_study_errors
@@ -67,6 +67,7 @@ def study(
 
     chosen = load_study(study, STUDIES)
     run = Run(chosen, scale, parse_overrides([part.config for part in chosen.parts], settings), seeds)
+    check_engine(engine, address)
     if dry_run:
         print_dry_run(run, out, part, jobs, json)
         return 0

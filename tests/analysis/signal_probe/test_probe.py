@@ -440,3 +440,9 @@ def test_gradients_that_a_custom_backward_pass_accumulates():
     assert measured.gradient == pytest.approx(expected.gradient)
     assert measured.depths[-1].gradient == pytest.approx(expected.depths[-1].gradient)
     assert all(torch.equal(one.grad, two) for one, two in zip(model.parameters(), gradients, strict=True))
+
+
+def test_a_second_input_in_the_place_of_the_loss_is_named():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    with pytest.raises(UsageError, match=r"loss is a Tensor and not a function.*one tuple"):
+        npl.signals(layer, torch.randn(2, 3, 8), torch.zeros(3, 3))

@@ -120,6 +120,11 @@ class Probe:
             UsageError: As :func:`signals` does.
         """
         model = checked_module(model, "signals")
+        if loss is not None and not callable(loss):
+            raise UsageError(
+                f"loss is a {type(loss).__name__} and not a function of the output: pass several inputs of the model "
+                "as one tuple."
+            )
         if any(parameter.is_meta for parameter in model.parameters()):
             raise UsageError("a model on the meta device has no values to measure: build it on the CPU or a GPU.")
         optimizer = None if optimizer is None else unwrapped(optimizer)

@@ -32,7 +32,7 @@ from normplace.lab.compare.stages import Stages
 from normplace.lab.compare.study import ComparisonCode
 from normplace.lab.compare.task import Better, Task
 from normplace.lab.compare.trial_runner import TrialRunner, run_here
-from normplace.lab.trials.engines import Engine, InProcessEngine, open_engine
+from normplace.lab.trials.engines import Engine, InProcessEngine, check_engine, open_engine
 from normplace.lab.trials.results import ResultFile, TrialRecord, read_records
 
 DEFAULT_EDITS = (AS_IS, "peri")
@@ -116,6 +116,7 @@ def compare(
     began = time.monotonic() if began is None else began
     expect_whole(1, seeds=seeds)
     Budget.parse(budget)
+    check_engine(engine, address)
     chosen = as_task(task, better, start)
     parsed = parse_edits(with_scales(edits, chosen), start)
     grid = default_rates(chosen.learning_rate) if rates is None else checked_rates(rates)

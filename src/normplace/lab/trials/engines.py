@@ -332,6 +332,20 @@ def _check_reachable(kind: str, address: str | None) -> None:
 ENGINES = {"local": None, "ray": "ray", "dask": "distributed"}
 
 
+def check_engine(name: str, address: str | None = None) -> None:
+    """Check that an engine exists and is installed.
+
+    Raises:
+        UsageError: If not, or if an engine without a cluster is given an address.
+    """
+    expect_choice("engine", name, ENGINES)
+    module = ENGINES[name]
+    if module is not None:
+        expect_installed(f"the {name} engine", module, "engines")
+    elif address:
+        raise UsageError("the local engine has no --address: use --engine ray or dask.")
+
+
 def open_engine(name: str, jobs: int, address: str | None = None, gpu_share: float = 0.0) -> Engine:
     """Open an engine by its name.
 
@@ -345,12 +359,8 @@ def open_engine(name: str, jobs: int, address: str | None = None, gpu_share: flo
     Raises:
         UsageError: If there is no such engine, it is not installed, or its cluster is not reachable.
     """
-    expect_choice("engine", name, ENGINES)
+    check_engine(name, address)
     expect_range("--jobs", jobs, least=1)
-    module = ENGINES[name]
-    if module is None:
-        if address:
-            raise UsageError("the local engine has no --address: use --engine ray or dask.")
+    if name == "local":
         return LocalEngine(jobs, visible_gpus() if gpu_share else ())
-    expect_installed(f"the {name} engine", module, "engines")
     return RayEngine(address, jobs, gpu_share) if name == "ray" else DaskEngine(address, jobs)

@@ -101,6 +101,24 @@ def test_arrays(tmp_path, form):
 
 
 @pytest.mark.parametrize(
+    ("content", "doubt"),
+    [
+        ("follower,followed\nann,bob\nbob,eve\n", "an edge between 'follower' and 'followed', which no other line has"),
+        ("id,from_user,to_user\n1,10,20\n2,20,30\n", "the first two columns, 'id' and 'from_user'"),
+        ("source,target\nann,bob\nbob,eve\n", ""),
+        ("a,b\n1,2\n2,3\n", ""),
+        ("ann,bob\nbob,eve\n", ""),
+        ("ann,bob\n", ""),
+    ],
+)
+def test_a_first_line_that_may_be_a_header_is_doubtful(content, doubt, tmp_path):
+    path = tmp_path / "graph.csv"
+    path.write_text(content)
+    named = read_graph(path)
+    assert (doubt in named.doubt) if doubt else not named.doubt
+
+
+@pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
         ("none.txt", None, "there is no file"),

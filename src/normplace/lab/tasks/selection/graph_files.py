@@ -10,7 +10,7 @@ import io
 import re
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -38,10 +38,12 @@ class NamedGraph:
     Attributes:
         graph: The graph.
         names: The ids in the file, by node: integers or text.
+        doubt: How the first line of a text was read, if it may be meant otherwise; otherwise empty.
     """
 
     graph: Graph
     names: NDArray[Any]
+    doubt: str = ""
 
 
 def read_graph(path: str | Path) -> NamedGraph:
@@ -178,14 +180,25 @@ def _from_text(path: Path, kind: str) -> NamedGraph:
     number, _ = first
     skipped = number if header else number - 1
     fast = _integers(text, separator, columns, skipped)
+    doubt = ""
     if fast is None and not (header or any(map(_is_whole, cells[:2]))):  # column names of another kind
         fast = _integers(text, separator, columns, number)
+        if fast is not None and len(cells) > len(columns):
+            doubt = (
+                f"{path}:{number} names no columns source and target, so edges are those of the first two columns, "
+                f"{cells[0]!r} and {cells[1]!r}."
+            )
     if fast is not None:
-        return _named(path, fast)
+        return replace(_named(path, fast), doubt=doubt)
     pairs = _edges(path, text, separator, columns, skipped)
     if header and np.isin([cells[column] for column in columns], pairs).any():  # nodes, such as u and v
         pairs = _edges(path, text, separator, columns, number - 1)
-    return _named(path, pairs)
+    elif not header and len(pairs) > 1 and not np.isin(cells[:2], pairs[1:]).any():
+        doubt = (
+            f"{path}:{number} was read as an edge between {cells[0]!r} and {cells[1]!r}, which no other line has: if "
+            "it is a header, name its columns source and target."
+        )
+    return replace(_named(path, pairs), doubt=doubt)
 
 
 def _from_matrix(path: Path, text: str, number: int, sizes: str) -> NamedGraph:
