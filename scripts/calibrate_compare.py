@@ -155,8 +155,9 @@ def _searched(curvature: float, seeds: int, edits: int, rng: np.random.Generator
             name, scores = f"edit {number}", dict[tuple[int, float], float | None]()
             while (state := search_state(rates, scores)).best is None:
                 for rung, rate in state.missing:
-                    scores[rung, rate] = mean(rate) + rng.normal()
-                    lines.append(_line(name, rate, 1 + rung, -1, scores[rung, rate], SEARCH))
+                    value = mean(rate) + rng.normal()
+                    scores[rung, rate] = value
+                    lines.append(_line(name, rate, 1 + rung, -1, value, SEARCH))
             drawn = mean(state.best) + rng.normal(size=seeds)
             lines += [_line(name, state.best, 3, seed, value) for seed, value in enumerate(drawn)]
         comparison = Comparison.from_records(lines)

@@ -65,6 +65,8 @@ def seeds_text(difference: Difference) -> str:
         return f"at least {difference.seeds_needed} seeds or a finer measure"
     if difference.seeds_needed is not None:
         low, high = difference.seeds_range
+        if low == high == difference.seeds_needed:
+            return f"about {low} seeds"
         ends = f"{low or difference.seeds_needed} to {high or f'more than {difference.most_seeds}'}"
         return f"about {difference.seeds_needed} seeds ({ends})"
     return f"more than {difference.most_seeds} seeds" if difference.most_seeds and difference.deviation else ""
