@@ -141,8 +141,7 @@ def test_a_close_second_learning_rate_of_the_edit_that_loses_is_a_warning(loser,
     assert comparison.advice.warnings == (
         (
             "The learning rate of as-is is uncertain: the search trained 0.001 and 0.003 once each, and they differ by "
-            "less than seeds may. With the latter as-is may not be worse: compare with that learning rate alone to "
-            "check.",
+            "less than seeds may. With 0.003, as-is may not be worse: compare with that learning rate alone to check.",
         )
         if warns
         else ()

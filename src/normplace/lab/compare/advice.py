@@ -141,8 +141,9 @@ def _close_rates(rows: Sequence[Row], trials: Mapping[str, EditTrials]) -> Itera
         if close is not None and any(ahead < close.margin * row.spread for ahead in _lost_by(row, rows)):
             yield (
                 f"The learning rate of {row.edit} is uncertain: the search trained {number(row.learning_rate, 3)} and "
-                f"{number(close.learning_rate, 3)} once each, and they differ by less than seeds may. With the latter "
-                f"{row.edit} may not be worse: compare with that learning rate alone to check."
+                f"{number(close.learning_rate, 3)} once each, and they differ by less than seeds may. With "
+                f"{number(close.learning_rate, 3)}, {row.edit} may not be worse: compare with that learning rate alone "
+                "to check."
             )
 
 
