@@ -23,8 +23,10 @@ from papers.blocks import fill
 
 from normplace._shared.output import write_atomic
 from normplace._shared.text_table import markdown_table
+from normplace.lab.compare.config import FINAL, SEARCH
 from normplace.lab.compare.power import POWER, RANGE, detectable_effect, seeds_needed
 from normplace.lab.compare.result import Comparison
+from normplace.lab.compare.search import default_rates, search_state
 from normplace.lab.compare.statistics import Difference, Verdict, against_baseline, best_against_each, ranking
 from normplace.lab.trials.record import TrialRecord, trial_hash
 
@@ -38,8 +40,13 @@ SIMULATIONS = 2000
 FAMILIES = ("against the baseline", "best against each")
 METHOD_EDITS = 4
 COARSE_SEEDS, COARSE_SAMPLES, COARSE_ACCURACY = (2, 3, 4, 5, 10), 20, 0.9
-COARSE_TIED = 0.93
+COARSE_TIED = 0.94
 """Promised share of ties with a coarse accuracy, whose differences take few values."""
+SEARCH_SEEDS, SEARCH_EDITS, CURVATURES, SEARCHES = (5, 10), (2, 4), (1.0, 4.0), 1000
+"""Comparisons with a search. The curvature is how much worse a learning rate half a decade from the best one is, in
+standard deviations over seeds; in the Transformers of the Peri-LN study it is about 4."""
+LOOKS, MOST_ADDED = 4, 100
+"""Results that are looked at while seeds are added, and seeds added at most."""
 MOST_SEEDS = 10_000
 
 
@@ -70,6 +77,13 @@ def measure(noise: Noise) -> dict[str, Any]:
         ],
         "methods": [_method(noise, name, rng) for name in METHODS],
         "coarse accuracy": [_coarse(seeds, edits, rng) for seeds in COARSE_SEEDS for edits in EDITS],
+        "search": [
+            _searched(curvature, seeds, edits, rng)
+            for edits in SEARCH_EDITS
+            for curvature in CURVATURES
+            for seeds in SEARCH_SEEDS
+        ],
+        "added seeds": [_added_seeds(seeds, edits, rng) for edits in SEARCH_EDITS for seeds in SEEDS[:2]],
     }
 
 
@@ -86,11 +100,15 @@ def _lines(scores: NDArray[np.float64]) -> list[TrialRecord]:
     lines = []
     for number, row in enumerate(scores):
         for seed, value in enumerate(row):
-            config = {"task": "simulated", "edit": f"edit {number}", "learning_rate": 1e-3, "steps": 1, "seed": seed}
-            key = trial_hash("compare", "final", config)
-            metrics = {"choose": float(value), "report": float(value), "diverged": 0.0}
-            lines.append(TrialRecord("compare", "final", "full", key, config, seed, "ok", metrics))
+            lines.append(_line(f"edit {number}", 1e-3, 1, seed, float(value)))
     return lines
+
+
+def _line(edit: str, rate: float, steps: int, seed: int, value: float, part: str = FINAL) -> TrialRecord:
+    config = {"task": "simulated", "edit": edit, "learning_rate": rate, "steps": steps, "seed": seed, "rung": steps}
+    key = trial_hash("compare", part, config)
+    metrics: dict[str, float | None] = {"choose": value, "report": value, "diverged": 0.0}
+    return TrialRecord("compare", part, "full", key, config, seed, "ok", metrics)
 
 
 def _equal_edits(noise: Noise, kind: str, seeds: int, edits: int, rng: np.random.Generator) -> dict[str, Any]:
@@ -121,6 +139,52 @@ def _tied_shares(tables: Iterable[NDArray[np.float64]]) -> dict[str, float]:
 
 def _all_tied(family: Mapping[str, Difference]) -> bool:
     return all(one.verdict is Verdict.TIED for one in family.values())
+
+
+def _searched(curvature: float, seeds: int, edits: int, rng: np.random.Generator) -> dict[str, Any]:
+    """Comparisons of edits with the same dependence on the learning rate, each of which is searched with one seed."""
+    rates, tied, warned = default_rates(1e-3), 0, 0
+    for _ in range(SEARCHES):
+        best = rng.uniform(-0.25, 0.25)
+
+        def mean(rate: float, best: float = best) -> float:
+            return curvature * ((math.log10(rate) + 3 - best) / 0.5) ** 2
+
+        lines = []
+        for number in range(edits):
+            name, scores = f"edit {number}", dict[tuple[int, float], float | None]()
+            while (state := search_state(rates, scores)).best is None:
+                for rung, rate in state.missing:
+                    value = mean(rate) + rng.normal()
+                    scores[rung, rate] = value
+                    lines.append(_line(name, rate, 1 + rung, -1, value, SEARCH))
+            drawn = mean(state.best) + rng.normal(size=seeds)
+            lines += [_line(name, state.best, 3, seed, value) for seed, value in enumerate(drawn)]
+        comparison = Comparison.from_records(lines)
+        if all(row.verdict in {Verdict.TIED, "baseline"} for row in comparison.rows):
+            tied += 1
+        else:
+            warned += any("is uncertain" in warning for warning in comparison.advice.warnings)
+    shares = {"tied": tied / SEARCHES, "tied or warned": (tied + warned) / SEARCHES}
+    return {"curvature": curvature, "seeds": seeds, "edits": edits, "simulations": SEARCHES, **shares}
+
+
+def _added_seeds(seeds: int, edits: int, rng: np.random.Generator) -> dict[str, Any]:
+    """Comparisons of equal edits to which the fewest seeds that may decide a tie are added, until none may."""
+    wrong = [0] * LOOKS
+    for _ in range(SIMULATIONS):
+        drawn, shown = rng.normal(size=(edits, MOST_ADDED)), seeds
+        for look in range(LOOKS):
+            family = against_baseline(as_scores(drawn[:, :shown]), "edit 0", better="smaller").values()
+            if any(one.verdict is not Verdict.TIED for one in family):
+                wrong[look] += 1
+                break
+            asked = [one.seeds_needed for one in family if one.seeds_needed is not None]
+            if not asked or min(asked) > MOST_ADDED:
+                break
+            shown = max(shown + 1, min(asked))
+    first, every = 1 - wrong[0] / SIMULATIONS, 1 - sum(wrong) / SIMULATIONS
+    return {"seeds": seeds, "edits": edits, "simulations": SIMULATIONS, "tied at first": first, "tied": every}
 
 
 def _planted(noise: Noise, seeds: int, edits: int, rng: np.random.Generator) -> dict[str, Any]:
@@ -204,6 +268,11 @@ def broken_promises(figures: Mapping[str, Any]) -> list[str]:
         margin = 3 * math.sqrt(COARSE_TIED * (1 - COARSE_TIED) / row["simulations"])
         case = f"coarse accuracy, {row['seeds']} seeds, {row['edits']} edits"
         broken += [f"{case}, {family}: {row[family]:.1%}" for family in FAMILIES if row[family] < COARSE_TIED - margin]
+    for row in figures["search"]:
+        margin = 3 * math.sqrt(0.05 * 0.95 / row["simulations"])
+        if row["tied or warned"] < 0.95 - margin:
+            case = f"search, curvature {row['curvature']:g}, {row['seeds']} seeds, {row['edits']} edits"
+            broken.append(f"{case}: {row['tied or warned']:.1%} tied or warned")
     for row in figures["planted effects"]:
         margin = 3 * math.sqrt(POWER * (1 - POWER) / row["simulations"])
         if abs(row["found"] - row["stated power"]) > margin:
@@ -249,6 +318,18 @@ def tables(figures: Mapping[str, Any]) -> dict[str, str]:
         ]
         for row in figures["seeds needed"]
     ]
+    searched = [
+        [
+            *(f"{row[key]:g}" for key in ("curvature", "edits", "seeds")),
+            f"{row['tied']:.1%}",
+            f"{row['tied or warned']:.1%}",
+        ]
+        for row in figures["search"]
+    ]
+    added = [
+        [*(str(row[key]) for key in ("edits", "seeds")), f"{row['tied at first']:.1%}", f"{row['tied']:.1%}"]
+        for row in figures["added seeds"]
+    ]
     columns = [(what, f"{seeds} seeds") for what in ("wrong", "wrong, noisy edit", "found") for seeds in SEEDS]
     methods = [[row["method"], *(f"{row[seeds][what]:.1%}" for what, seeds in columns)] for row in figures["methods"]]
     return {
@@ -257,6 +338,10 @@ def tables(figures: Mapping[str, Any]) -> dict[str, str]:
             ["noise", "edits", *(f"{family}, {seeds} seeds" for family, seeds in cases)], equal, right_from=1
         ),
         "coarse": markdown_table(["seeds", "edits", *FAMILIES], coarse, right_from=0),
+        "search": markdown_table(["curvature", "edits", "seeds", "tied", "tied or warned"], searched, right_from=0),
+        "added-seeds": markdown_table(
+            ["edits", "seeds at first", "tied at first", "still tied at the end"], added, right_from=0
+        ),
         "planted": markdown_table(["seeds", "edits", "effect", "found"], planted, right_from=0),
         "seeds-needed": markdown_table(
             ["seeds", "edits", "needed", "formula", "lower quartile", "median", "upper quartile", "range covers"],

@@ -22,9 +22,11 @@ from normplace.lab.trials.results import read_records
 RESULTS = Path(__file__).parents[2] / "src/normplace/lab/studies/periln/results"
 PART = "training"
 FEWEST_SEEDS = 5
-KINDS = ("measured", "normal", "heavy tails", "noisy edit", "noisy baseline", "diverging")
+KINDS = ("measured", "normal", "heavy tails", "two ways", "noisy edit", "noisy baseline", "diverging")
 NOISY = 5.0
 """Spread of a noisy edit relative to the others."""
+APART = 20.0
+"""Distance between the scores of two ways in which a training ends."""
 DIVERGING = 0.15
 """Share of trials that diverge in simulations of that kind."""
 
@@ -51,8 +53,9 @@ class Noise:
         Args:
             kind: ``measured``: residuals and spreads as measured; ``equal spreads``: residuals as measured, and equal
                 spreads; ``normal``: normal with equal spreads; ``heavy
-                tails``: Student's distribution with 3 degrees of freedom; ``noisy edit`` and ``noisy baseline``:
-                normal, and one edit varies five times as much; ``diverging``: measured, and trials diverge.
+                tails``: Student's distribution with 3 degrees of freedom; ``two ways``: normal, and half of the
+                trials end far above the others; ``noisy edit`` and ``noisy baseline``: normal, and one edit varies
+                five times as much; ``diverging``: measured, and trials diverge.
             edits: Number of edits.
             seeds: Number of seeds.
             rng: Source of randomness.
@@ -63,6 +66,8 @@ class Noise:
             if kind != "normal":
                 spreads[0 if kind == "noisy baseline" else -1] = NOISY
             return rng.normal(size=shape) * spreads
+        if kind == "two ways":
+            return rng.normal(size=shape) + APART * rng.integers(0, 2, shape)
         if kind == "heavy tails":
             return rng.standard_t(3, size=shape)
         drawn = rng.choice(self.residuals, shape) * rng.choice([-1.0, 1.0], shape)

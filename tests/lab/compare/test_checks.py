@@ -78,7 +78,15 @@ def plain(model, split):
     return loss(model, GIVEN)
 
 
+def deaf_optimizer(seed):
+    model, data, function, validate = make(seed)
+    return Start(
+        model, data, function, validate, optimizer=lambda model, _: torch.optim.SGD(model.parameters(), lr=0.1)
+    )
+
+
 MISTAKES = {
+    "the optimizer of deaf_optimizer ignores its learning rate": deaf_optimizer,
     "has lazy layers without weights: call it once": lazy,
     "validate returns a dict: return the one number": with_validate(lambda model, split: {"loss": 1.0}),
     "the measure on split 'choose' of shared_statistics with the same seed changes from": shared_statistics,

@@ -39,6 +39,11 @@ def test_longer_rungs_do_not_count_and_seeds_are_averaged():
     assert sensitivity(lines) == pytest.approx({"pre": 0.75})
 
 
+def test_the_untrained_model_of_an_edit_that_explodes_is_not_the_cap():
+    lines = searched("pre", {1e-3: 2.0, 1e-2: 3.0}) + searched("none", {1e-3: 1e4, 1e-2: 1e6}, start=1e9)
+    assert sensitivity(lines) == pytest.approx({"pre": 0.5})
+
+
 def test_without_the_untrained_loss_the_worst_trial_is_the_cap():
     lines = searched("pre", {1e-4: 3.0, 1e-3: 2.0, 1e-2: None}, start=None)
     assert sensitivity(lines) == pytest.approx({"pre": (1 + 0 + 1) / 3})

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from normplace.lab.compare.config import FINAL
+from normplace.lab.compare.edit_trials import EditTrials
 from normplace.lab.compare.statistics import Better, Difference, Verdict
 from normplace.lab.report.text import count, number, training_length
 from normplace.lab.trials.record import TrialRecord
@@ -14,6 +16,8 @@ from normplace.lab.trials.record import TrialRecord
 if TYPE_CHECKING:
     from normplace.lab.compare.result import Comparison, Row
 
+SAME_START = 0.01
+"""Largest relative difference of the measures of one untrained model, such as of two GPUs."""
 TIED_MEANS = "'tied' means that these seeds cannot separate the two. It does not mean that they are equal."
 
 
@@ -50,7 +54,9 @@ def advise(comparison: Comparison) -> Advice:
     sentence = _use(chosen, rows, comparison.better, comparison.measure) if chosen else _keep(rows, baseline)
     edit = chosen.edit if chosen else baseline
     limits = _limits(records, comparison.tokens_per_step)
-    return Advice(edit, sentence, limits, tuple(_warnings(rows, records, comparison.unfinished)))
+    warnings = [*_close_rates(rows, comparison.trials()), *_warnings(rows, records, comparison.unfinished)]
+    warnings += _other_starts(records)
+    return Advice(edit, sentence, limits, tuple(warnings))
 
 
 def seeds_text(difference: Difference) -> str:
@@ -59,6 +65,8 @@ def seeds_text(difference: Difference) -> str:
         return f"at least {difference.seeds_needed} seeds or a finer measure"
     if difference.seeds_needed is not None:
         low, high = difference.seeds_range
+        if low == high == difference.seeds_needed:
+            return f"about {low} seeds"
         ends = f"{low or difference.seeds_needed} to {high or f'more than {difference.most_seeds}'}"
         return f"about {difference.seeds_needed} seeds ({ends})"
     return f"more than {difference.most_seeds} seeds" if difference.most_seeds and difference.deviation else ""
@@ -126,11 +134,33 @@ def _limits(records: Sequence[TrialRecord], tokens_per_step: int | None) -> str:
     )
 
 
+def _close_rates(rows: Sequence[Row], trials: Mapping[str, EditTrials]) -> Iterable[str]:
+    """Edits that another learning rate, which the search hardly distinguished, may keep from being worse."""
+    for row in rows:
+        close = trials[row.edit].close_rate
+        if close is not None and any(ahead < close.margin * row.spread for ahead in _lost_by(row, rows)):
+            yield (
+                f"The learning rate of {row.edit} is uncertain: the search trained {number(row.learning_rate, 3)} and "
+                f"{number(close.learning_rate, 3)} once each, and they differ by less than seeds may. With "
+                f"{number(close.learning_rate, 3)}, {row.edit} may not be worse: compare with that learning rate alone "
+                "to check."
+            )
+
+
+def _lost_by(row: Row, rows: Sequence[Row]) -> Iterable[float]:
+    """By how much an edit is at least worse than others, for each verdict that says so by scores."""
+    differences = [(other.difference, Verdict.BETTER) for other in rows if row.verdict == "baseline"]
+    differences += [(row.difference, Verdict.WORSE), (row.best_difference, Verdict.BETTER)]
+    for difference, lost in differences:
+        if difference is not None and difference.verdict is lost and difference.low * difference.high > 0:
+            yield min(abs(difference.low), abs(difference.high))
+
+
 def _warnings(rows: Sequence[Row], records: Sequence[TrialRecord], unfinished: Sequence[str]) -> Iterable[str]:
     if edges := [row.edit for row in rows if row.interior is False]:
         yield f"The best learning rate of {_list(edges)} is the lowest or highest tried: a better one may lie beyond."
     if fixed := [row.edit for row in rows if row.interior is None]:
-        yield f"Only one learning rate was tried with {_list(fixed)}."
+        yield f"Only one learning rate was tried with {_list(fixed)}: at others, the edits may rank differently."
     seeds = {record.config["edit"]: set[int]() for record in records}
     for record in records:
         if record.part == FINAL and record.status == "ok":
@@ -142,6 +172,21 @@ def _warnings(rows: Sequence[Row], records: Sequence[TrialRecord], unfinished: S
     if failed := [record for record in records if record.status == "failed"]:
         verb = "is" if len(failed) == 1 else "are"
         yield f"{count(len(failed), 'trial')} failed and {verb} left out: {failed[-1].failure}"
+
+
+def _other_starts(records: Sequence[TrialRecord]) -> Iterable[str]:
+    """Edits whose untrained model has other measures in trainings of the same seed."""
+    starts: dict[tuple[str, int], list[float]] = {}
+    for record in records:
+        first = next(iter(record.series.get("held_out", [])), None)
+        if record.status == "ok" and first is not None:
+            starts.setdefault((record.config["edit"], record.seed), []).append(first)
+    changed = [edit for (edit, _), own in starts.items() if not math.isclose(min(own), max(own), rel_tol=SAME_START)]
+    if changed:
+        yield (
+            f"Trainings of {_list(list(dict.fromkeys(changed)))} with the same seed started from different held-out "
+            "measures: the code or the data changed meanwhile, or a training changes what the next one starts from."
+        )
 
 
 def _list(names: Sequence[str]) -> str:

@@ -267,7 +267,11 @@ def _check_edit(task: Task, edit: Edit, notes: list[str]) -> Cost:
     prepared = time.perf_counter() - clock
     notes += [f"{edit.name}: {warning}" for warning in changes(training.start.model).warnings]
     with _named_failure(f"training {task.name} with the edit {edit.name!r}"):
-        optimizer = training.start.optimizer(training.start.model, SMALL_RATE)
+        larger, optimizer = (
+            training.start.optimizer(training.start.model, rate) for rate in (2 * SMALL_RATE, SMALL_RATE)
+        )
+        if [group["lr"] for group in larger.param_groups] == [group["lr"] for group in optimizer.param_groups]:
+            raise UsageError(f"the optimizer of {task.name} ignores its learning rate: use the one that it is given.")
         step = _step_seconds(training, optimizer)
         _require_given_model(task, training.start)
         if training.start.compiling is not None:

@@ -4,6 +4,7 @@ The line is a :class:`~normplace.lab.trials.record.TrialRecord` of the study ``c
 
 - ``choose``, ``report``: the measure on the two held-out splits; None if the training diverged.
 - ``diverged``: 1 if the loss or the measure was not finite, or a fresh model ended worse than it began.
+- ``can_rise``: 1 if the loss of a training that works may end above its first value; absent otherwise.
 - ``train_loss``: mean loss of the last tenth of the steps; None if it is not finite.
 - ``spikes_per_1000``: loss spikes per thousand steps.
 - ``stream_peak``, ``stream_growth``, ``fp16_headroom``, ``bf16_headroom``, ``gradient_evenness``: signals of the

@@ -4,13 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
 from normplace.errors import UsageError
 from normplace.lab.compare.config import FINAL, SEARCH, SPEED
 from normplace.lab.compare.statistics import Better, Scores
 from normplace.lab.trials.record import TrialRecord
+
+CLOSE = 2 * math.sqrt(2)
+"""Two learning rates are close in the search if their trials differ by less than this many standard deviations over
+seeds: twice the standard deviation of the difference of two trainings."""
+
+
+@dataclass(frozen=True)
+class CloseRate:
+    """A learning rate that the search hardly distinguished from the chosen one, with one training of each.
+
+    Attributes:
+        learning_rate: The learning rate.
+        margin: How much better than the chosen one it may be, in standard deviations over seeds.
+    """
+
+    learning_rate: float
+    margin: float
 
 
 @dataclass(frozen=True)
@@ -58,6 +75,23 @@ class EditTrials:
             return None
         return min(tried) < self.learning_rate < max(tried)
 
+    @property
+    def close_rate(self) -> CloseRate | None:
+        """The second-best learning rate of the longest search trials if it is close to the chosen one, else None."""
+        if any(record.part == FINAL for record in self.search):
+            return None  # all seeds chose between the learning rates
+        longest = max((record.config["steps"] for record in self.search), default=0)
+        last = [record for record in self.search if record.config["steps"] == longest]
+        scores = {record.config["learning_rate"]: score(record, "choose") for record in last}
+        chosen = scores.pop(self.learning_rate, None) if self.learning_rate is not None else None
+        others = {rate: value for rate, value in scores.items() if value is not None}
+        finals = [value for record in self.final if (value := score(record, "choose")) is not None]
+        if chosen is None or not others or len(finals) < 2 or not (spread := stdev(finals)):
+            return None
+        gaps = {rate: abs(value - chosen) / spread for rate, value in others.items()}
+        rate = min(gaps, key=lambda rate: gaps[rate])
+        return CloseRate(rate, CLOSE - gaps[rate]) if gaps[rate] < CLOSE else None
+
     def metric(self, name: str) -> float:
         """Mean of a metric over the reported trials that have it; NaN if none has."""
         return _mean(record.metrics.get(name) for record in self.final)
@@ -89,6 +123,46 @@ def by_edit(records: Iterable[TrialRecord], *, better: Better) -> dict[str, Edit
         raise UsageError(f"the lines belong to the tasks {', '.join(tasks)}: pass the lines of one task.")
     finished = {edit: [record for record in own if record.status == "ok"] for edit, own in grouped.items()}
     return {edit: _edit_trials(edit, own, better) for edit, own in finished.items()}
+
+
+def with_explosions(records: Sequence[TrialRecord], baseline: str, *, better: Better) -> tuple[TrialRecord, ...]:
+    """The result lines, where a fresh training that ends far worse than the untrained baseline diverged.
+
+    An edit whose untrained model explodes may improve and still end at a useless loss, such as 10⁵ times that of the
+    baseline. The means of such numbers vary too much to be separated from anything. A training ends far worse if its
+    loss is more than twice the first one of the baseline, and its measure is worse than that of the untrained baseline.
+    Its curves are left out, beside which all others would be flat.
+
+    Args:
+        records: The result lines.
+        baseline: The edit whose untrained model counts.
+        better: Whether smaller or larger measures are better.
+    """
+    sign = 1 if better == "smaller" else -1
+    untrained = [record for record in records if record.config.get("edit") == baseline]
+    losses, measures = (_firsts(untrained, name) for name in ("loss", "held_out"))
+    if not losses or not measures:
+        return tuple(records)
+    largest_loss = max(loss + abs(loss) for loss in losses)
+    worst_measure = max(sign * measure for measure in measures)
+
+    def exploded(record: TrialRecord) -> bool:
+        loss, ends = record.metrics.get("train_loss"), record.series.get("held_out", [])
+        if record.config.get("start") != "fresh" or record.metrics.get("can_rise") or loss is None or not ends:
+            return False
+        return loss > largest_loss and ends[-1] is not None and sign * ends[-1] > worst_measure
+
+    diverged = {"choose": None, "report": None, "diverged": 1.0}
+    return tuple(
+        replace(record, metrics={**record.metrics, **diverged}, series={}) if exploded(record) else record
+        for record in records
+    )
+
+
+def _firsts(records: Iterable[TrialRecord], name: str) -> list[float]:
+    """The first number of a series of each record that has it."""
+    firsts = (record.series.get(name, [None])[:1] for record in records)
+    return [value for values in firsts for value in values if value is not None]
 
 
 def score(record: TrialRecord, split: str) -> float | None:

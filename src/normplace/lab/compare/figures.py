@@ -110,7 +110,8 @@ def _training(trials: Mapping[str, EditTrials], series: str, title: str, axis: s
     return Figure(
         title=title,
         caption="Mean over the reported seeds with its 95% interval, not corrected for the number of edits. A trial "
-        "that diverged is part of the mean up to the step at which it did.",
+        "that diverged is part of the mean up to the step at which it did; one that ends far worse than the untrained "
+        "baseline is left out.",
         rows=rows,
         spec=spec,
         alt=f"{title} of each edit over steps.",

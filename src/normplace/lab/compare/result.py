@@ -11,7 +11,7 @@ from typing import Any
 
 from normplace.errors import UsageError, expect_choice, unknown
 from normplace.lab.compare.advice import Advice, advise
-from normplace.lab.compare.edit_trials import EditTrials, by_edit
+from normplace.lab.compare.edit_trials import EditTrials, by_edit, with_explosions
 from normplace.lab.compare.edits import AS_IS
 from normplace.lab.compare.sensitivity import rate_sensitivity
 from normplace.lab.compare.statistics import Better, Difference, against_baseline, best_against_each, ranking
@@ -131,6 +131,8 @@ class Comparison:
         reference = baseline or (AS_IS if AS_IS in measured else next(iter(measured)))
         if reference not in measured:
             raise UsageError(f"the baseline {reference!r} has no finished trial: resume the comparison.")
+        records = with_explosions(records, reference, better=better)
+        measured = {edit: trials for edit, trials in by_edit(records, better=better).items() if trials.final}
         return cls(
             task=str(records[0].config.get("task", "")),
             better=better,

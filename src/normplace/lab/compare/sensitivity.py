@@ -35,13 +35,15 @@ def rate_sensitivity(edits: Mapping[str, EditTrials], *, better: Better) -> dict
     sign = 1 if better == "smaller" else -1
     grids = {edit: rate_scores(unpruned(trials)) for edit, trials in edits.items()}
     shared = set.intersection(*(set(grid) for grid in grids.values())) if grids else set()
-    cap = _untrained((record for trials in edits.values() for record in unpruned(trials)), sign)
+    caps = [cap for trials in edits.values() if (cap := _untrained(unpruned(trials), sign)) is not None]
+    cap = min(caps, default=None)  # the untrained model of an edit may explode
     if len(shared) < 2 or cap is None:
         return {}
     sensitivities: dict[str, float] = {}
     for edit, grid in grids.items():
         seeds = set.intersection(*(set(grid[rate]) for rate in shared))
         losses = [[_loss(grid[rate][seed], sign, cap) for rate in shared] for seed in seeds]
+        losses = [own for own in losses if min(own) < cap]  # else no learning rate works, so that none is better
         if losses:
             sensitivities[edit] = fmean(fmean(own) - min(own) for own in losses)
     return sensitivities

@@ -9,9 +9,15 @@ varies much more between seeds than the others. Sign flips cannot reach 95% belo
 too narrow. A variance pooled over edits is too small for an edit that varies more than the others.
 ``scripts/calibrate_compare.py`` measures all of these.
 
-A coarse metric, such as an accuracy on few samples, often gives the same difference with every seed. Student's interval
-then has no width, although the seeds did not measure their spread. Such seeds have no interval and no verdict if equal
-edits give them too often, see :func:`normplace.lab.compare.power.equal_seeds_needed`.
+Student's interval is too narrow if few seeds have almost the same difference by chance. Three cases are widened:
+
+- A coarse metric, such as an accuracy on few samples, gives some seeds the same difference. The step of such
+  differences adds its variance as a rounding error.
+- Seeds that all show the same difference did not measure their spread. They have no interval and no verdict if equal
+  edits give them too often, see :func:`normplace.lab.compare.power.equal_seeds_needed`.
+- Trainings that end in one of two ways, such as learned or stuck, give few seeds almost the same difference as often.
+  With so few seeds, the spread of a difference counts as at least half the median spread of all pairs of edits; two
+  edits have no other pair, and no interval.
 """
 
 from __future__ import annotations
@@ -20,7 +26,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from statistics import fmean, stdev
+from itertools import combinations, pairwise
+from statistics import fmean, median_low, stdev
 from typing import Literal
 
 from normplace.lab.compare.power import (
@@ -39,6 +46,8 @@ Scores = Mapping[int, float | None]
 
 _DISCORDANT = 0.25
 """Largest probability that a seed diverges with one of two equal edits only, if seeds do not correlate negatively."""
+LEAST_SPREAD = 0.5
+"""Smallest spread of a difference with few seeds, relative to the median spread of all pairs of edits."""
 _ROUNDING = 2.0**-23
 """Differences that vary by less than this fraction of the scores are equal: float32 scores are rounded as coarsely."""
 
@@ -60,10 +69,11 @@ class Difference:
         edit: The edit.
         other: The edit that is subtracted.
         estimate: Mean difference over the seeds with which neither diverged; NaN without such seeds.
-        low: Lower end of the simultaneous 95% interval; unbounded with fewer than two seeds, and with seeds that all
-            show the same difference and are too few (``no_spread``).
+        low: Lower end of the simultaneous 95% interval; unbounded with fewer than two seeds, or three of two edits, and
+            with seeds that all show the same difference and are too few (``no_spread``).
         high: Upper end.
-        deviation: Standard deviation of the difference over seeds; NaN with fewer than two.
+        deviation: Standard deviation of the difference over seeds, with that of rounding if differences repeat; NaN
+            with fewer than two.
         seeds: Number of seeds with which neither diverged.
         diverged: Number of seeds with which only the edit diverged.
         other_diverged: Number of seeds with which only the other one diverged.
@@ -93,7 +103,10 @@ class Difference:
     @property
     def seeds_range(self) -> tuple[int | None, int | None]:
         """Numbers of seeds needed at the ends of an 80% interval of the true effect; None above ``most_seeds``."""
-        return seeds_range(self.estimate, self.deviation, self.seeds, self.most_seeds, self.comparisons)
+        ends = seeds_range(self.estimate, self.deviation, self.seeds, self.most_seeds, self.comparisons)
+        fewest = equal_seeds_needed(self.comparisons)
+        low, high = (None if end is None else max(end, fewest) for end in ends)
+        return low, high
 
 
 def against_baseline(scores: Mapping[str, Scores], baseline: str, *, better: Better) -> dict[str, Difference]:
@@ -104,8 +117,8 @@ def against_baseline(scores: Mapping[str, Scores], baseline: str, *, better: Bet
         baseline: Name of the baseline.
         better: Whether smaller or larger numbers are better.
     """
-    edits = [edit for edit in scores if edit != baseline]
-    return {edit: difference(edit, baseline, scores, better, len(edits)) for edit in edits}
+    edits, typical = [edit for edit in scores if edit != baseline], typical_deviation(scores)
+    return {edit: difference(edit, baseline, scores, better, len(edits), typical) for edit in edits}
 
 
 def best_against_each(scores: Mapping[str, Scores], best: str, *, better: Better) -> dict[str, Difference]:
@@ -116,11 +129,29 @@ def best_against_each(scores: Mapping[str, Scores], best: str, *, better: Better
         best: Name of the edit that ranks first.
         better: Whether smaller or larger numbers are better.
     """
-    pairs = math.comb(len(scores), 2)
-    return {other: difference(best, other, scores, better, pairs) for other in scores if other != best}
+    pairs, typical = math.comb(len(scores), 2), typical_deviation(scores)
+    return {other: difference(best, other, scores, better, pairs, typical) for other in scores if other != best}
 
 
-def difference(edit: str, other: str, scores: Mapping[str, Scores], better: Better, comparisons: int) -> Difference:
+def typical_deviation(scores: Mapping[str, Scores]) -> float | None:
+    """Median standard deviation of the differences of two edits; None if there are only two edits.
+
+    Args:
+        scores: Reported numbers of every edit.
+    """
+    pairs = [_differences(first, second) for first, second in combinations(scores.values(), 2)]
+    deviations = [_deviation(differences) for differences in pairs if len(differences) > 1]
+    return median_low(deviations) if len(deviations) > 1 else None
+
+
+def difference(
+    edit: str,
+    other: str,
+    scores: Mapping[str, Scores],
+    better: Better,
+    comparisons: int,
+    typical: float | None = None,
+) -> Difference:
     """Compare two edits over the seeds that both have.
 
     If some seed diverged with one of them only, two tests share the level: Student's test of the other seeds, and a
@@ -134,22 +165,31 @@ def difference(edit: str, other: str, scores: Mapping[str, Scores], better: Bett
         scores: Reported numbers of every edit.
         better: Whether smaller or larger numbers are better.
         comparisons: Number of differences to cover simultaneously.
+        typical: What :func:`typical_deviation` returned.
     """
     pairs = [(scores[edit][seed], scores[other][seed]) for seed in scores[edit] if seed in scores[other]]
-    differences = [own - their for own, their in pairs if own is not None and their is not None]
+    differences = _differences(scores[edit], scores[other])
     diverged = sum(own is None and their is not None for own, their in pairs)
     other_diverged = sum(own is not None and their is None for own, their in pairs)
     balance = other_diverged - diverged
     level = LEVEL / 2 if (diverged or other_diverged) and len(differences) > 1 else LEVEL
-    estimate, deviation, half = _interval(differences, comparisons, level)
+    fewest = equal_seeds_needed(comparisons, level)
     largest = max((abs(score) for pair in pairs for score in pair if score is not None), default=0.0)
-    deviation = 0.0 if deviation <= _ROUNDING * largest else deviation
-    no_spread = deviation == 0 and len(differences) < equal_seeds_needed(comparisons, level)
-    half = math.inf if no_spread else half
+    estimate = fmean(differences) if differences else math.nan
+    deviation = _deviation(differences, _ROUNDING * largest)
+    no_spread = deviation == 0 and len(differences) < fewest
+    half = math.inf
+    if len(differences) > 1 and not no_spread:
+        half = critical_value(len(differences), comparisons, level) * deviation / math.sqrt(len(differences))
+        if len(differences) < fewest:
+            half *= math.inf if typical is None else max(1.0, LEAST_SPREAD * typical / deviation)
     by_scores = int(math.copysign(1, estimate)) * (-1 if better == "smaller" else 1) if abs(estimate) > half else 0
     decides = _divergence_decides(balance, len(pairs), sidak_level(comparisons, level))
     by_divergence = int(math.copysign(1, balance)) if decides else 0
     most_seeds = HORIZON * len(differences) if len(differences) > 1 else 0
+    needed = seeds_needed(estimate, deviation, most_seeds, comparisons)
+    if needed is not None and len(differences) < fewest:
+        needed = max(needed, fewest)
     return Difference(
         edit=edit,
         other=other,
@@ -162,7 +202,7 @@ def difference(edit: str, other: str, scores: Mapping[str, Scores], better: Bett
         other_diverged=other_diverged,
         comparisons=comparisons,
         verdict=_verdict(by_scores, by_divergence, balance),
-        seeds_needed=seeds_needed(estimate, deviation, most_seeds, comparisons),
+        seeds_needed=needed,
         most_seeds=most_seeds,
         no_spread=no_spread,
     )
@@ -195,15 +235,27 @@ def ranking(scores: Mapping[str, Scores], *, better: Better) -> list[str]:
     return sorted(scores, key=key)
 
 
-def _interval(differences: Sequence[float], comparisons: int, level: float) -> tuple[float, float, float]:
-    """Mean, standard deviation, and half the width of the interval."""
-    if not differences:
-        return math.nan, math.nan, math.inf
-    estimate, seeds = fmean(differences), len(differences)
-    if seeds < 2:
-        return estimate, math.nan, math.inf
+def _differences(own: Scores, other: Scores) -> list[float]:
+    """The differences with the seeds with which neither diverged."""
+    pairs = [(own[seed], other[seed]) for seed in own if seed in other]
+    return [one - two for one, two in pairs if one is not None and two is not None]
+
+
+def _deviation(differences: Sequence[float], rounding: float = 0.0) -> float:
+    """Standard deviation, with that of the step between differences if some are equal; NaN with fewer than two.
+
+    Args:
+        differences: The differences.
+        rounding: Differences that are closer than this are equal.
+    """
+    if len(differences) < 2:
+        return math.nan
     deviation = stdev(differences)
-    return estimate, deviation, critical_value(seeds, comparisons, level) * deviation / math.sqrt(seeds)
+    if deviation <= rounding:
+        return 0.0
+    steps = [second - first for first, second in pairwise(sorted(differences))]
+    step = min((step for step in steps if step > rounding), default=0.0) if min(steps) <= rounding else 0.0
+    return math.hypot(deviation, step / math.sqrt(12))
 
 
 def _divergence_decides(balance: int, seeds: int, level: float) -> bool:

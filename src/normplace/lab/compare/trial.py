@@ -131,6 +131,8 @@ def train(trial: CompareTrial, task: Task, edit: Edit, measure_all: bool = False
             "step_ms": 1000 * median(seconds / steps for steps, seconds in history.chunks),
             "train_seconds": sum(seconds for _, seconds in history.chunks),
         }
+        if start.can_rise:
+            metrics["can_rise"] = 1.0
         if measure_all:
             metrics["memory_mb"] = memory_megabytes(start.model, optimizer, start.loss, training.batch)
             metrics |= _signals(training) if history.is_finite else {}
