@@ -162,6 +162,7 @@ OTHER_INTERNALS = {
     "_from_config": "builds a transformers model without weights; its Auto classes do the same",
     "_model_mapping": "which configurations a transformers Auto class knows",
     "_experts_implementation": "how a transformers model computes its experts",
+    "_hf_hook": "whether accelerate offloaded a module; it has no public test",
     "_cache": "numba takes no other place for the machine code of one function, nor ignores a full disk",
     "_processes": "the worker processes of concurrent.futures, to end them when one was killed",
 }
