@@ -32,8 +32,9 @@ def feature_norm(
 ) -> Tensor:
     """Normalize the last dimension in one pass.
 
-    The arithmetic is float32, or float64 if the input is. Rows whose squares overflow (in float32 above 1e19) give nan.
-    The backend ``composed`` returns what PyTorch does: its RMSNorm gives zeros there, and wrong gradients above 1e13.
+    The arithmetic is float32, or float64 if the input is.
+    Rows whose squares overflow (in float32 above 1e19) become zeros, as in PyTorch's RMSNorm. The backend ``composed``
+    calls PyTorch's norms: LayerNorm gives nan there, and gradients of RMSNorm are wrong above 1e13.
 
     Args:
         x: Rows, features last.

@@ -48,8 +48,8 @@ def norm_add_norm(
 
     ``stream = skip_scale * x + branch_scale * dropout(out_scale * N_out(f))`` and ``y = in_scale * N_in(stream)``.
     The arithmetic is float32, or float64 if an input is. y is computed from the stream as returned, after rounding.
-    Rows whose squares overflow (in float32 above 1e19) give nan.
-    The backend ``composed`` returns what PyTorch does: its RMSNorm gives zeros there, and wrong gradients above 1e13.
+    Rows whose squares overflow (in float32 above 1e19) become zeros, as in PyTorch's RMSNorm. The backend ``composed``
+    calls PyTorch's norms: LayerNorm gives nan there, and gradients of RMSNorm are wrong above 1e13.
     Without a next norm (``in_norm=None``) y is the stream itself. Post-norm blocks, whose stream is normalized, use y
     as their stream.
 
