@@ -303,7 +303,8 @@ def test_the_learning_rate_of_a_lightning_module_is_the_peak_of_its_schedule(kin
     assert task.learning_rate == 0.2
     start = task.start(0)
     assert {group["lr"] for group in start.optimizer(start.model, 0.5).param_groups} == {0.5}
-    assert module._trainer is None
+    with pytest.raises(RuntimeError, match="not attached"):
+        _ = module.trainer
 
 
 def test_validation_on_the_training_data_is_noted():

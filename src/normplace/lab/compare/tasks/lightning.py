@@ -224,13 +224,20 @@ class _Lengths:
     max_epochs = 1_000
 
 
+def _has_trainer(module: Any) -> bool:
+    try:
+        return module.trainer is not None
+    except RuntimeError:  # a module without a trainer raises
+        return False
+
+
 def _configured(module: Any) -> Any:
     """What ``configure_optimizers`` returns; without a trainer, a scheduler that is ignored gets any length.
 
     Raises:
         UsageError: If it fails.
     """
-    lengths = _Lengths() if getattr(module, "_trainer", None) is None else None
+    lengths = None if _has_trainer(module) else _Lengths()
     try:
         if lengths is not None:
             module.trainer = lengths
