@@ -2,7 +2,8 @@
 
 The noise between seeds is that of the committed results of the Peri-LN study.
 ``python scripts/calibrate_compare.py`` writes benchmarks/results/compare-calibration.json and the tables of
-docs/reference/compare.md; it takes about seven minutes of CPU time. ``--tables`` writes the tables only, from the committed figures.
+docs/reference/compare.md; it takes about seven minutes of CPU time. ``--tables`` writes the tables only, from the
+committed figures.
 """
 
 from __future__ import annotations
