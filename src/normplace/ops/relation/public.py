@@ -34,8 +34,8 @@ def relation_scan(
 
     ``y_i = 1/count_i · sum_{j <= i} exp(norm(a_i) + norm(b_j))``, a product of ``exp(norm(a_i))`` and a running sum.
     The norm has no gain or bias and runs over the channels of each head. Without ``post_norm`` a value too large for
-    the dtype of the inputs becomes infinity, as with ``exp``; with it, no intermediate result overflows. With an eps, rows
-    whose squares overflow (in float32 above 1e19) give nan.
+    the dtype of the inputs becomes infinity, as with ``exp``; with it, no intermediate result overflows. With an eps,
+    rows whose squares overflow (in float32 above 1e19) give nan.
 
     Args:
         a: Queries, B × T × D.
