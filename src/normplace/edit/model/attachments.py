@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
+from itertools import chain
 from typing import Any
 
 import torch
@@ -126,7 +127,7 @@ def add_placed(owner: nn.Module, name: str, module: nn.Module) -> str:
 
 def device_of(module: nn.Module) -> torch.device | None:
     """The device of a module's first parameter or buffer."""
-    return next((tensor.device for tensor in (*module.parameters(), *module.buffers())), None)
+    return next((tensor.device for tensor in chain(module.parameters(), module.buffers())), None)
 
 
 def place_of(model: nn.Module, path: str) -> tuple[nn.Module, str] | None:

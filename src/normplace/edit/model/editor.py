@@ -16,7 +16,6 @@ from normplace.edit.model.attachments import (
     detach,
     device_of,
     place_of,
-    replace_module,
 )
 from normplace.edit.model.model_map import ModelMap, SumRef, TensorRef, is_outside_tree
 from normplace.edit.model.modules import NormPlaceholder
@@ -46,9 +45,12 @@ class ModelEditor:
         self.removed: dict[str, nn.Module] = {}
         self._attached: dict[tuple[str, TensorRef | SumRef], nn.Module] = {}
         self.placeholders: dict[tuple[str, int | None], list[str]] = {}
-        for path, module in model.named_modules():
-            if isinstance(module, NormPlaceholder):
+        self._names: dict[nn.Module, list[str]] = {}
+        for path, module in model.named_modules(remove_duplicate=False):
+            names = self._names.setdefault(module, [])
+            if isinstance(module, NormPlaceholder) and not names:
                 self.placeholders.setdefault((module.slot, module.block), []).append(path)
+            names.append(path)
 
     def record(self, action: str, slot: str, name: str, before: str = "", note: str = "") -> None:
         """Record a change."""
@@ -74,9 +76,15 @@ class ModelEditor:
         norm = self.model.get_submodule(site.name)
         if not detach(self.model, site.name):
             placeholder = NormPlaceholder(site.slot, block, norm, device_of(self.model))
-            replace_module(self.model, norm, placeholder.train(norm.training))
+            self._replace(norm, placeholder.train(norm.training))
         self.removed[site.name] = norm
         return norm
+
+    def _replace(self, old: nn.Module, new: nn.Module) -> None:
+        """Put a module in the place of another, under all of its names."""
+        self._names[new] = self._names.pop(old)
+        for name in self._names[new]:
+            self.model.set_submodule(name, new)
 
     def remove_placed(self, path: str) -> None:
         """Remove a module that an earlier move added."""
@@ -101,7 +109,7 @@ class ModelEditor:
             return None
         placeholder = self.model.get_submodule(paths[0])
         self._set_mode(norm, placeholder)
-        replace_module(self.model, placeholder, norm)
+        self._replace(placeholder, norm)
         return paths.pop(0)
 
     def add_before(self, refs: Iterable[TensorRef], owner: str, name: str, module: nn.Module) -> str | None:
