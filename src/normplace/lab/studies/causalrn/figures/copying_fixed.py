@@ -58,7 +58,7 @@ def _during_training(records: Records, length: int) -> Figure:
             x={"field": "step", "title": "steps"},
             y={"field": "character", "title": "character accuracy", "scale": {"domain": [0, 1]}},
             series="network",
-            order=list(networks),
+            order=list(dict.fromkeys(row["network"] for row in rows)),
         ),
         alt="Character accuracy against training steps, one line for each network.",
     )
