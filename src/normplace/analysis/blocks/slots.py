@@ -250,7 +250,7 @@ class SlotFinder:
         return slot
 
     def _streams_by_module(self, slots: Sequence[NormSlot]) -> dict[str, dict[str, bool]]:
-        """For each pattern of modules that add to a stream that goes on, whether a norm is on a sum of each module."""
+        """By pattern of modules that add to a stream which later blocks read: whether norms are on a sum of each."""
         continued = 0
         for add in self.adds:
             continued |= self.reachability.stream.get(add.skip, 0) & self.reachability.sums

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from normplace.analysis.analysis import Analysis
 from normplace.analysis.blocks.naming import same_slots
 from normplace.analysis.dataflow.operators import CONVOLUTIONS, MOVES, PRODUCTS
+from normplace.analysis.findings.paths import leads_only_to
 from normplace.analysis.recording.ids import NodeId, ValueId
 from normplace.analysis.results import Finding, ResidualBlock, listed, pattern
 
@@ -47,20 +48,9 @@ def _is_normalized_mapped(analysis: Analysis, value: ValueId) -> bool:
     """Whether every reader of a value is a linear map whose result is normalized, as in the neck of a backbone."""
     graph = analysis.graph
     in_norms = frozenset[NodeId]().union(*(norm.nodes for norm in analysis.norms))
-    queue, seen = [value], set()
-    while queue:
-        value = queue.pop()
-        if value in graph.tape.outputs:
-            return False
-        for node_id in graph.consumers.get(value, ()):
-            node = graph.nodes[node_id]
-            if node_id in in_norms or node_id in seen:
-                continue
-            seen.add(node_id)
-            if node.name not in MOVES | LINEAR or len(graph.factors(node)) != 1:
-                return False
-            queue += node.outputs
-    return True
+    return leads_only_to(
+        graph, value, in_norms, lambda node: node.name in MOVES | LINEAR and len(graph.factors(node)) == 1
+    )
 
 
 def mixed(analysis: Analysis) -> Iterator[Finding]:

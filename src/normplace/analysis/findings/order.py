@@ -10,6 +10,7 @@ from torch import nn
 from normplace.analysis.analysis import Analysis
 from normplace.analysis.dataflow.graph import Graph, Node, constant
 from normplace.analysis.dataflow.operators import BIASED_PRODUCTS, KEEPS, MOVES, PRODUCTS, SPLITS
+from normplace.analysis.findings.paths import leads_only_to
 from normplace.analysis.norms.find import Norm
 from normplace.analysis.recording.ids import ValueId
 from normplace.analysis.results import Finding, Site, listed
@@ -164,20 +165,8 @@ def _before_scaling(graph: Graph, value: ValueId) -> Iterator[ValueId]:
 
 def _only_read_by(graph: Graph, value: ValueId, norm: Norm, through: Set[str] | None = None) -> bool:
     """Whether only a norm reads a value, through operators in ``through``, by default through scalings."""
-    queue, seen = [value], set()
-    while queue:
-        value = queue.pop()
-        if value in graph.tape.outputs:
-            return False
-        for node_id in graph.consumers.get(value, ()):
-            if node_id in norm.nodes or node_id in seen:
-                continue
-            seen.add(node_id)
-            node = graph.nodes[node_id]
-            if node.name not in through if through is not None else not _is_scaling(node):
-                return False
-            queue += node.outputs
-    return True
+    passes = _is_scaling if through is None else lambda node: node.name in through
+    return leads_only_to(graph, value, norm.nodes, passes)
 
 
 def norms_that_undo(

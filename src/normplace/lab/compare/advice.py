@@ -148,7 +148,7 @@ def _close_rates(rows: Sequence[Row], trials: Mapping[str, EditTrials]) -> Itera
 
 
 def _lost_by(row: Row, rows: Sequence[Row]) -> Iterable[float]:
-    """By how much an edit is at least worse than others, for each verdict that says so by scores."""
+    """The least amount by which an edit is worse than others, for each verdict that follows from scores."""
     differences = [(other.difference, Verdict.BETTER) for other in rows if row.verdict == "baseline"]
     differences += [(row.difference, Verdict.WORSE), (row.best_difference, Verdict.BETTER)]
     for difference, lost in differences:
