@@ -15,8 +15,6 @@ from normplace.lab.studies.causalrn.networks import PAIR_NORMS
 from normplace.lab.studies.causalrn.networks import TITLES as NETWORKS
 from normplace.lab.studies.causalrn.opponents import LENGTH, OPPONENTS, SHORT_LENGTH
 from normplace.lab.studies.causalrn.published_measures import chosen_rate
-from normplace.lab.studies.causalrn.recall import FIRST_PAIRS, LEARNABLE
-from normplace.lab.studies.causalrn.training import COPIES
 from normplace.lab.studies.deepergcn.depth import ORDERS
 from normplace.lab.studies.estimates import estimate_text
 from normplace.lab.studies.extrapolation.networks import NAMES
@@ -96,20 +94,17 @@ def _copying(part: str, networks: Mapping[str, Mapping[str, str]], string: str, 
 
 
 def beyond_copying() -> str:
-    """Recall, look-up and image classification by network."""
+    """Look-up and image classification by network."""
     records = committed.records("causalrn", "full")
-    rows: list[list[str]] = []
-    for network in CAUSALRN_NETWORKS:
-        recalls = [
-            [record.metrics["accuracy"] or 0.0 for record in pick(records, "recall", **fields, network=network)]
-            for fields in ({"pairs": pairs, "first_pairs": FIRST_PAIRS} for pairs in LEARNABLE)
+    rows = [
+        [
+            NETWORKS[network],
+            *(_mean(pick(records, "lookup", network=network, task=task), "string") for task in TASKS),
+            _mean(pick(records, "images", network=network, data=DIGITS), "accuracy"),
         ]
-        learned = [f"{sum(value >= COPIES for value in values)} of {len(values)}" for values in recalls]
-        found = [_mean(pick(records, "lookup", network=network, task=task), "string") for task in TASKS]
-        seen = _mean(pick(records, "images", network=network, data=DIGITS), "accuracy")
-        rows.append([NETWORKS[network], *learned, *found, seen])
-    headings = (*(f"{pairs} pairs, seeds that learned" for pairs in LEARNABLE), *TASKS.values(), "digits")
-    return markdown_table(("network", *headings), rows)
+        for network in CAUSALRN_NETWORKS
+    ]
+    return markdown_table(("network", *(f"look-up, {task}" for task in TASKS.values()), "digits"), rows)
 
 
 def opponents() -> str:

@@ -34,7 +34,7 @@ from normplace.lab.studies.causalrn.measures import (
     cost_exponent,
     state_rows_per_token,
 )
-from normplace.lab.studies.causalrn.recall import RecallTrial
+from normplace.lab.studies.causalrn.recall import MULTI_HEAD, RecallTrial
 from normplace.lab.studies.causalrn.scaling import ScalingTrial
 from normplace.lab.studies.causalrn.state import StateTrial
 from normplace.lab.trials.claims import State, Verdict, judge
@@ -187,28 +187,46 @@ def test_recall_that_no_network_learned_is_void():
     assert verdict(CLAIMS, "recalls", records) == Verdict.VOID
 
 
-def recalled(accuracies: dict[str, float], pairs: int) -> list[TrialRecord]:
+def recalled(accuracies: dict[str, float], pairs: int, heads: int) -> list[TrialRecord]:
     return [
-        record("recall", seed, {"accuracy": value}, network=name, pairs=pairs, first_pairs=4, depth=2)
+        record(
+            "recall",
+            seed,
+            {"accuracy": value},
+            network=name,
+            pairs=pairs,
+            first_pairs=4,
+            depth=2,
+            heads=heads if name in MULTI_HEAD else 1,
+        )
         for name, value in accuracies.items()
         for seed in range(5)
     ]
 
 
-def test_recall_is_judged_where_the_transformer_learns():
+@pytest.mark.parametrize(
+    ("heads", "learns", "needs"),
+    [
+        (1, "recalls-what-a-transformer-learns", "recall-needs-more-than-a-fixed-state"),
+        (4, "recalls-what-several-heads-learn", "recall-needs-more-than-a-fixed-state-of-several-heads"),
+    ],
+)
+def test_recall_is_judged_where_the_transformer_learns(heads: int, learns: str, needs: str):
     fixed = {"scan": 0.2, "linear-attention": 0.3, "gated-linear": 0.4}
-    easy = recalled({"pairwise": 1.0, "transformer": 0.99, **fixed}, 8)
-    hard = recalled({"pairwise": 0.98, "transformer": 0.99, **fixed}, 16)
-    assert verdict(CLAIMS, "recalls-what-a-transformer-learns", easy + hard) == Verdict.REPRODUCED
-    assert verdict(CLAIMS, "recall-needs-more-than-a-fixed-state", easy + hard) == Verdict.REPRODUCED
-    unlearned = recalled({"pairwise": 0.98, "transformer": 0.9, **fixed}, 16)
-    (claim,) = (claim for claim in CLAIMS if claim.id == "recalls-what-a-transformer-learns")
+    easy = recalled({"pairwise": 1.0, "transformer": 0.99, **fixed}, 8, heads)
+    hard = recalled({"pairwise": 0.98, "transformer": 0.99, **fixed}, 16, heads)
+    assert verdict(CLAIMS, learns, easy + hard) == Verdict.REPRODUCED
+    assert verdict(CLAIMS, needs, easy + hard) == Verdict.REPRODUCED
+    unlearned = recalled({"pairwise": 0.98, "transformer": 0.9, **fixed}, 16, heads)
+    (claim,) = (claim for claim in CLAIMS if claim.id == learns)
     states = [measured.state for measured in judge(claim, easy + unlearned).measurements]
     assert states == [State.PASSED, State.VOID]  # each number of pairs has its own gate
-    assert verdict(CLAIMS, "recall-needs-more-than-a-fixed-state", easy + unlearned) == Verdict.VOID
-    remembers = recalled({"pairwise": 0.98, "transformer": 0.99, **fixed, "scan": 0.9}, 16)
-    assert verdict(CLAIMS, "recall-needs-more-than-a-fixed-state", remembers) == Verdict.MIXED
+    assert verdict(CLAIMS, needs, easy + unlearned) == Verdict.VOID
+    remembers = recalled({"pairwise": 0.98, "transformer": 0.99, **fixed, "scan": 0.9}, 16, heads)
+    assert verdict(CLAIMS, needs, remembers) == Verdict.MIXED
     assert verdict(CLAIMS, "recalls", easy + hard) == Verdict.NOT_TESTED  # the earlier setting
+    others = recalled({"pairwise": 0.98, "transformer": 0.99, **fixed}, 16, 5 - heads)
+    assert verdict(CLAIMS, needs, others) == Verdict.NOT_TESTED
 
 
 def test_look_up_is_judged_by_where_the_key_is():

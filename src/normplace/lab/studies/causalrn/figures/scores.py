@@ -126,7 +126,7 @@ def score_figures(
     panel: str,
     metric: str,
     axis: str,
-    spread: Spread | None = STUDENT,
+    spread: Spread = STUDENT,
     **texts: Any,
 ) -> list[Figure]:
     """Draw a metric of every network, with one panel for each value of a configuration field.
@@ -138,7 +138,7 @@ def score_figures(
         panel: Format of a panel's title, such as ``{} pairs``.
         metric: Name of the metric.
         axis: Title of the axis.
-        spread: What to draw around the mean; None for a point for each seed instead.
+        spread: What to draw around the mean.
         **texts: Title and caption of the figure.
     """
     panels = {value: panel.format(value) for value in config_values(records, part, field)}
@@ -148,11 +148,9 @@ def score_figures(
         for network in NETWORKS
         if (selected := pick(records, part, network=network, **{field: value}))
     ]
-    if spread is None:
-        groups = [(columns, [record]) for columns, selected in groups for record in selected]
     return [
         Figure(
-            rows=score_rows(groups, metric, spread or STUDENT),
+            rows=score_rows(groups, metric, spread),
             spec=dots(
                 x={"field": "value", "title": axis},
                 rows="network",
@@ -162,8 +160,7 @@ def score_figures(
                 facet="panel",
                 panels=list(panels.values()),
             ),
-            alt=f"One panel for each value of {field}, with {'points' if spread is None else 'a point and its spread'} "
-            "for every network.",
+            alt=f"One panel for each value of {field}, with a point and its spread for every network.",
             **texts,
         )
     ]
