@@ -77,8 +77,8 @@ _SETTING = (
 _HEADS = (
     f"The setting of the claim with one head, with {HEADS} heads in networks of attention: with one head, the "
     "Transformer had learned 8 pairs with three of five seeds and 16 pairs with two. Pilots on a CPU, with seeds that "
-    f"are not reported, chose {HEADS} heads: the Transformer learned 8 pairs with five of five seeds, and 16 pairs with two "
-    "of two. The trials of CausalRN, which has a single head, are those of that claim; their results were known."
+    f"are not reported, chose {HEADS} heads: the Transformer learned 8 pairs with five seeds of five, 16 pairs with "
+    "two of two. The trials of CausalRN, which has a single head, are those of that claim; their results were known."
 )
 
 CLAIMS = (
