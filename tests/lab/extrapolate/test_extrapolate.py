@@ -220,11 +220,13 @@ def test_networks_are_trained_and_compared(data, monkeypatch):
         ({"y": [np.nan] * 60}, "y has values that are missing or not finite"),
         ({"y": np.ones(60)}, "target 'target' is constant"),
         ({"x": np.ones((60, 2))}, "every feature is constant"),
-        ({"features": ["a"]}, "features has 1 names for 2 columns"),
+        ({"features": ["a"]}, "features must name each of the 2 columns, got 1"),
         ({"margin": -1}, "margin must be zero or more"),
-        ({"model": nn.Linear(3, 1)}, "the model failed on 60 rows with 2 features"),
+        ({"model": nn.Linear(3, 1)}, "the model failed on 60 rows × 2 features"),
         ({"model": len}, "extrapolate takes a torch.nn.Module, a fitted estimator with predict, or None"),
-        ({"model": nn.Linear(2, 3)}, r"returns shape \(60, 3\) for 60 rows, but there are 1 targets"),
+        ({"model": nn.Linear(2, 3)}, r"returns shape \(60, 3\) for 60 rows and 1 target:"),
+        ({"model": linear([np.nan, 1.0])}, "predictions on the rows of the table are not finite"),
+        ({"seed": 2**32}, r"seed must be below 2\*\*32, got"),
     ],
 )
 def test_mistakes_are_one_sentence(data, change, message, no_sklearn):
