@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -78,6 +80,12 @@ def test_a_factor_needs_a_scale_and_a_scale_a_factor():
 def test_a_scale_must_be_positive(values, shown):
     with pytest.raises(UsageError, match=shown):
         Scale("degree", power=-1).factor(torch.tensor(values))
+
+
+@pytest.mark.parametrize(("power", "shown"), [(60, "degree^60' is inf for"), (-60, "degree^-60' is 0 for")])
+def test_the_power_of_a_scale_may_not_overflow(power, shown):
+    with pytest.raises(UsageError, match=re.escape(f"{shown} the value 40 of row 1 in torch.float32")):
+        Scale("degree", power=power).factor(torch.tensor([1.0, 40.0]))
 
 
 MISFITS = [

@@ -81,9 +81,14 @@ def test_the_page_gets_its_folder(capsys):
         (["model_file.py:broken", "--data", "table.csv"], "failed (RuntimeError: no weights, model_file.py:16)"),
         (["model_file.py:build", "--data", "none.csv"], "cannot read none.csv"),
         (["model_file.py:build", "--data", "table.csv", "--target", "z"], "unknown column of table.csv: 'z'"),
-        (["model_file.py:build", "--data", "table.csv", "--drop", "a"], "the model failed on 30 rows with 1 features"),
+        (["model_file.py:build", "--data", "table.csv", "--drop", "a"], "the model failed on 30 rows × 1 features"),
         (["model_file.py:build", "--data", "table.csv", "--html", "."], "it is a folder"),
-        (["model_file.py:build"], "--data is missing"),
+        (["model_file.py:build"], "the argument --data is missing"),
+        ([], "the argument --data is missing"),
+        (["table.csv"], "not the table: run 'normplace extrapolate --data table.csv'."),
+        (["my table.csv", "--margin", "0.2"], "run 'normplace extrapolate --data 'my table.csv''."),
+        (["--data"], "a value --data is missing"),
+        (["model_file.py:build", "--data", "table.csv", "--seed", "99999999999"], "seed must be below"),
     ],
 )
 def test_mistakes(capsys, words, message):

@@ -143,6 +143,15 @@ def test_a_convolution_alone(options):
     assert [site.slot for site in npl.changes(fast).sites] == ["GENConv"]
 
 
+def test_a_width_that_was_read_and_equals_the_output_keeps_its_map():
+    conv = geometric.GENConv(-1, 8, norm=None)
+    x, edges = torch.randn(5, 8), torch.tensor([[0, 1, 2], [1, 2, 3]])
+    expected = conv(x, edges)
+    fast = npl.accelerate(conv)
+    for other in (fast, unaccelerate(fast)):
+        torch.testing.assert_close(other(x, edges), expected)
+
+
 def test_hooks_and_wrong_results_are_left_alone(network):
     network.layers[0].conv.register_forward_hook(lambda *_: None)
     network.pool = geometric.PowerMeanAggregation(p=0.0, learn=True)  # PyG returns 1, here it is the geometric mean

@@ -76,6 +76,18 @@ def test_widths_that_were_read_are_converted():
         GENConv(-1, 8).to_pyg()
 
 
+@pytest.mark.parametrize("widths", [8, (8, 4), (6, 8), (8, 8)], ids=str)
+def test_a_width_that_was_read_and_equals_the_output_keeps_its_map(widths):
+    pair = isinstance(widths, tuple)
+    conv = geometric.GENConv((-1, -1) if pair else -1, 8, edge_dim=-1, norm=None)
+    src, dst = widths if pair else (widths, widths)
+    x, target, attr = torch.randn(9, src), torch.randn(17 if pair else 9, dst), torch.randn(70, 8)
+    inputs = ((x, target) if pair else x, graph(9, len(target)), attr)
+    expected = conv(*inputs)
+    for other in (GENConv.from_pyg(conv), GENConv.from_pyg(conv).to_pyg()):
+        torch.testing.assert_close(other(*inputs), expected)
+
+
 class Changed(geometric.GENConv):
     pass
 

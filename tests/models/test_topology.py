@@ -166,6 +166,14 @@ def test_the_compiled_loop_changes_no_bit(name, monkeypatch):
     assert calls, "the loop was not compared"
 
 
+def test_too_many_shortest_paths_are_refused():
+    """Between nodes k + 1 layers of 8 nodes apart there are 8 ** k shortest paths; float64 ends at 8 ** 341.3."""
+    one = torch.cartesian_prod(torch.arange(8), torch.arange(8, 16)).T
+    edges = torch.cat([one + 8 * layer for layer in range(343)], 1)
+    with pytest.raises(UsageError, match="betweenness overflows"):
+        centrality.betweenness(edges, 344 * 8, torch.tensor([0]), directed=True)
+
+
 def test_triangles_do_not_depend_on_the_chunk(nx):
     edges = edges_of(nx.powerlaw_cluster_graph(70, 5, 0.6, seed=4))
     edges = centrality.simple_edges(edges, 70, undirected=True)

@@ -7,6 +7,7 @@ Exit codes: 0 success; 1 failed trials, an audit with errors, a wrong kernel or 
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -28,7 +29,7 @@ from normplace.cli.demo import demo
 from normplace.cli.doctor import doctor
 from normplace.cli.evaluate import evaluate
 from normplace.cli.export import export
-from normplace.cli.extrapolate import extrapolate
+from normplace.cli.extrapolate import extrapolate, is_table
 from normplace.cli.fold import fold
 from normplace.cli.fuse import fuse
 from normplace.cli.generate import generate
@@ -232,6 +233,12 @@ def explain(error: CycloptsError) -> UsageError:
                 return unknown(name, token.value, get_args(kind))
             return UsageError(f"{name} takes {describe(kind)}, got {quoted(token.value)}; {see_help}.")
         case MissingArgumentError(argument=argument) if argument is not None:
+            words = error.root_input_tokens or []
+            if words[:1] == ["extrapolate"] and argument.name == "--data" and is_table(words[1:2]):
+                return UsageError(
+                    f"the first argument is the model (file.py:function), not the table: run '{program} --data "
+                    f"{shlex.quote(words[1])}'."
+                )
             missing = "a value" if argument.tokens or error.keyword else "the argument"
             return UsageError(f"{missing} {argument.name} is missing; {see_help}.")
     error.verbose = False

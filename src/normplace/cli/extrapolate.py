@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,11 @@ from normplace.cli.options import File, Words
 Model = Annotated[str | None, Parameter(name="MODEL")]
 Targets = Annotated[tuple[str, ...], Parameter(name="--target", consume_multiple=True, metavar="COLUMN...")]
 Columns = Annotated[Words, Parameter(metavar="COLUMN...")]
+
+
+def is_table(words: Sequence[str]) -> bool:
+    """Whether the first of the words names a file that is not a model."""
+    return bool(words) and not words[0].startswith("-") and ":" not in words[0] and Path(words[0]).suffix != ".py"
 
 
 def extrapolate(

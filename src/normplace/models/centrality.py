@@ -22,6 +22,8 @@ CHUNK = 4_000_000
 COMPILED = 10_000_000
 """Edges above which a loop compiled by numba takes less time with its compilation than tensor operations."""
 
+TOO_MANY_PATHS = "two nodes have more than 1e308 shortest paths, so betweenness overflows: choose 'pagerank'."
+
 
 def checked_edges(edges: Tensor, num_nodes: int) -> Tensor:
     """The edges as int64.
@@ -229,6 +231,9 @@ def betweenness(
     Breadth-first search from many sources at once, level by level, by products with the adjacency. It needs the memory
     of several matrices of ``elements`` numbers. If every edge has its reverse and every node is a source, each pair
     counts twice; set ``directed`` if edges may lack their reverse.
+
+    Raises:
+        UsageError: If the number of shortest paths overflows.
     """
     edges = checked_edges(edges, num_nodes)  # a sparse product does not check them
     total = torch.zeros(num_nodes, dtype=torch.float64, device=edges.device)
@@ -249,6 +254,8 @@ def betweenness(
             depth += 1
             level[front > 0] = depth
             paths = paths + front
+        if bool(paths.isinf().any()):
+            raise UsageError(TOO_MANY_PATHS)
         carried = torch.zeros_like(paths)
         for d in range(depth, 0, -1):
             give = torch.where(level == d, (1 + carried) / paths, 0)

@@ -103,6 +103,8 @@ def norm_layers(norm_at: str | Iterable[int], hidden: int) -> frozenset[int]:
     if isinstance(norm_at, str):
         expect_choice("choice of layers", norm_at, words)
         return frozenset(words[norm_at])
+    if not isinstance(norm_at, Iterable):
+        raise UsageError(f"norm_at must be a word or several layers, such as (1,), got {norm_at!r}.")
     chosen = frozenset(norm_at)
     if outside := sorted(chosen - set(words["every"])):
         raise UsageError(f"the network has hidden layers 1 to {hidden}, but norm_at names layer {outside[0]}.")

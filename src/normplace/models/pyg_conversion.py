@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
@@ -117,8 +118,20 @@ def _widths(conv: Any) -> int | tuple[int, int]:
     return (src, dst) if is_pair or src != dst else src
 
 
-def share_weights(source: nn.Module, target: nn.Module) -> None:
-    """Make the parameters and buffers of one module those of another with the same names, and copy its mode."""
+def share_weights(source: nn.Module, target: nn.Module, linear: Callable[..., nn.Module] = nn.Linear) -> None:
+    """Make the parameters and buffers of one module those of another with the same names, and copy its mode.
+
+    Args:
+        source: The module with the weights.
+        target: The other one, built with equal arguments.
+        linear: The class of the linear maps of a convolution.
+    """
+    for name in ("lin_src", "lin_dst", "lin_edge"):
+        own = getattr(source, name, None)
+        # A width of -1 has a map, even if the width that it reads needs none.
+        if own is not None and getattr(target, name, None) is None:
+            rows, columns = own.weight.shape
+            setattr(target, name, linear(columns, rows, bias=own.bias is not None))
     weights = source.state_dict(keep_vars=True)
     trained = {name: parameter.requires_grad for name, parameter in source.named_parameters()}
     target.load_state_dict(weights, assign=True)
@@ -134,7 +147,7 @@ def to_pyg(conv: Any) -> nn.Module:
         UsageError: If PyG is not installed, or its convolution has no such argument.
     """
     try:
-        from torch_geometric.nn import GENConv
+        from torch_geometric.nn import GENConv, Linear
     except ModuleNotFoundError as error:
         raise UsageError("to_pyg needs PyG: pip install 'normplace[graphs]'.") from error
     if conv.edge_table is not None:
@@ -156,7 +169,7 @@ def to_pyg(conv: Any) -> nn.Module:
         node_dim=conv.node_dim,
     )
     converted.aggr = conv.aggr if conv.aggr != "softmax_sg" else "softmax"
-    share_weights(copy.deepcopy(conv), converted)
+    share_weights(copy.deepcopy(conv), converted, Linear)
     return converted
 
 

@@ -19,6 +19,7 @@ A backward pass that is differentiated or transformed in turn also uses the diff
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic, TypeVar, cast, get_type_hints
@@ -62,6 +63,12 @@ class DifferentiableOp(ABC, Generic[Spec]):
     """Results of the forward pass, including those that only the backward pass reads."""
     num_grads: ClassVar[int]
     """Leading inputs that can have a gradient."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name in ("forward", "backward", "differentiable"):
+            if name in vars(cls):
+                setattr(cls, name, _without_autocast(vars(cls)[name]))
 
     def __init__(self) -> None:
         fields = get_type_hints(self.spec_type)
@@ -236,6 +243,27 @@ class DifferentiableOp(ABC, Generic[Spec]):
 
     def _backward_of_operator(self, ctx: Any, *grads: Tensor | None) -> Any:
         return *self.run_gradients(ctx, grads, as_operator=True), *[None] * len(ctx.spec)
+
+
+def _without_autocast(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A pass whose arithmetic has the precision that the op chooses, where autocast would lower that of its products.
+
+    Args:
+        method: A pass that takes tensors first.
+    """
+
+    @functools.wraps(method)
+    def run(self: Any, tensors: Tensors, *arguments: Any, **options: Any) -> Any:
+        first = tensors[0]
+        if first is None:
+            first = next(tensor for tensor in tensors if tensor is not None)
+        device = first.device.type
+        if not torch.is_autocast_enabled(device):
+            return method(self, tensors, *arguments, **options)
+        with torch.autocast(device, enabled=False):
+            return method(self, tensors, *arguments, **options)
+
+    return run
 
 
 class _EagerFunction(torch.autograd.Function):

@@ -58,20 +58,28 @@ class Scale:
             values: The positive scalar of each row, with the leading dimensions of the features.
 
         Raises:
-            UsageError: If a value is not positive and finite.
+            UsageError: If a value or its power is not positive and finite.
         """
         if not isinstance(values, Tensor) or values.is_complex():
             kind = values.dtype if isinstance(values, Tensor) else type(values).__name__
             raise UsageError(f"the scale {self.source!r} needs a tensor of real numbers, got {kind}.")
         x = values if values.is_floating_point() else values.to(torch.get_default_dtype())
-        invalid = ~(torch.isfinite(x) & (x > 0))
+        factor = x.pow(self.power)
+        is_given = torch.isfinite(x) & (x > 0)
+        invalid = ~(is_given & torch.isfinite(factor) & (factor > 0))
         if bool(invalid.any()):
             first = int(invalid.flatten().nonzero()[0])
+            value = f"{x.flatten()[first].item():g}"
+            if bool(is_given.flatten()[first]):
+                raise UsageError(
+                    f"the scale {self.symbol!r} is {factor.flatten()[first].item():g} for the value {value} of row "
+                    f"{first} in {x.dtype}: choose a power closer to 0."
+                )
             raise UsageError(
-                f"the scale {self.source!r} must be positive and finite, but row {first} has "
-                f"{x.flatten()[first].item():g}: replace such values first (for degree, often by 1)."
+                f"the scale {self.source!r} must be positive and finite, but row {first} has {value}: replace such "
+                "values first (for degree, often by 1)."
             )
-        return x.pow(self.power).unsqueeze(-1)
+        return factor.unsqueeze(-1)
 
 
 class Gate(nn.Module):

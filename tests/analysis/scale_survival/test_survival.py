@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 import warnings
@@ -227,6 +228,9 @@ def test_what_cannot_be_measured_is_said():
         survival(nn.Linear(3, 3), torch.randn(4, 3))
     with pytest.raises(UsageError, match="zero everywhere"):
         survival(nn.Sequential(nn.LayerNorm(3)), torch.zeros(4, 3))
+    for exact in (True, False):
+        with pytest.raises(UsageError, match="the output is not finite"):
+            survival(nn.Sequential(nn.LayerNorm(3)), torch.full((4, 3), math.nan), exact=exact)
     single = survival(nn.Sequential(nn.LayerNorm(3)), torch.randn(4, 3), double=False)
     assert single.sites[0].after == pytest.approx(1, rel=1e-4)
 

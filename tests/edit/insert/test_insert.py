@@ -329,6 +329,7 @@ def test_refusals_name_the_mistake():
     assert "takes a Scale, such as" in complaint(lambda: insert(net, "degree"))
     assert "leave it out, and choose the norms" in complaint(lambda: insert(net, Scale("degree", slot="final")))
     assert "did you mean 'norm'" in complaint(lambda: insert(net, scale, after="norms"))
+    assert "choose from 0." in complaint(lambda: insert(nn.Sequential(nn.LayerNorm(3)), scale, after="norm"))
     assert "chooses no module" in complaint(lambda: insert(net, scale, after=lambda *_: False))
     assert "names 'norm' twice" in complaint(lambda: insert(net, scale, after=["norm", net.norm]))
     assert "is not part of the model" in complaint(lambda: insert(net, scale, after=nn.LayerNorm(3)))

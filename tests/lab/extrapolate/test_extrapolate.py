@@ -48,7 +48,25 @@ def test_a_linear_module_is_followed_exactly(data, no_sklearn):
     span = np.ptp(x, axis=0)
     reach = model.search.high[-1, 0] - y.max()
     assert reach == pytest.approx(DISTANCES[-1] * (3 * span[0] + 0.01 * span[1]), rel=0.05)
-    assert "sum leaves the range of the targets" in result.sentences[0]
+    low, high = y.min(), y.max()
+    assert (
+        f"of sum leaves the range of the targets ({low:.4g} to {high:.4g}) by more than 10%, 0." in result.sentences[0]
+    )
+    exact = npl.extrapolate(linear([3.0, 0.01]), x, y, targets=["sum"], margin=0)
+    assert f"({low:.4g} to {high:.4g}), at the edge" in exact.sentences[0]
+
+
+def test_a_narrow_range_far_from_zero_is_printed_with_the_digits_that_differ(data, no_sklearn):
+    x = data[0].copy()
+    x[:, 0] = 1.7e9 + np.arange(60)
+    predictor = nn.Sequential(linear([1.0, 0.0]).double())
+    with torch.no_grad():
+        predictor[0].bias.fill_(1e12 - 1.7e9)
+    result = npl.extrapolate(predictor, x, 1e12 + np.arange(60.0), features=["time", "other"])
+    assert "(1000000000000 to 1000000000059)" in result.sentences[0]
+    assert "reaches 999999994100 within 100 ranges" in result.sentences[0]
+    labels = [row[0] for row in result.departure_table()[1:]]
+    assert {"time below 1700000000", "time above 1700000059"} <= set(labels)
 
 
 def test_a_sentence_states_the_prediction_farthest_outside_the_range(data, no_sklearn):
@@ -220,11 +238,13 @@ def test_networks_are_trained_and_compared(data, monkeypatch):
         ({"y": [np.nan] * 60}, "y has values that are missing or not finite"),
         ({"y": np.ones(60)}, "target 'target' is constant"),
         ({"x": np.ones((60, 2))}, "every feature is constant"),
-        ({"features": ["a"]}, "features has 1 names for 2 columns"),
+        ({"features": ["a"]}, "features must name each of the 2 columns, got 1"),
         ({"margin": -1}, "margin must be zero or more"),
-        ({"model": nn.Linear(3, 1)}, "the model failed on 60 rows with 2 features"),
+        ({"model": nn.Linear(3, 1)}, "the model failed on 60 rows × 2 features"),
         ({"model": len}, "extrapolate takes a torch.nn.Module, a fitted estimator with predict, or None"),
-        ({"model": nn.Linear(2, 3)}, r"returns shape \(60, 3\) for 60 rows, but there are 1 targets"),
+        ({"model": nn.Linear(2, 3)}, r"returns shape \(60, 3\) for 60 rows and 1 target:"),
+        ({"model": linear([np.nan, 1.0])}, "predictions on the rows of the table are not finite"),
+        ({"seed": 2**32}, r"seed must be below 2\*\*32, got"),
     ],
 )
 def test_mistakes_are_one_sentence(data, change, message, no_sklearn):

@@ -66,6 +66,7 @@ def test_rows_with_missing_values_are_left_out_on_request(tmp_path):
         ("a,b\n1,inf\n", "'inf' in line 2, which is not a finite number"),
         ("a,b\n1,1_000\n", "'1_000' in line 2, which is not a finite number"),
         ("a\n1\n", "t.csv has no column besides 'a'"),
+        ("a b\n1 2\n", "add features, or separate columns by commas, semicolons, tabs or bars."),
         ("a,b\n1,2\n", "t.csv has 1 row: at least 10 are needed."),
         ('a,b\n1,"2\n', "t.csv is not valid CSV"),
     ],

@@ -144,6 +144,8 @@ def test_the_global_random_state_is_not_touched(diabetes):
     [
         ({"hidden_layer_sizes": ()}, r"hidden_layer_sizes must be a tuple of widths, got \(\)\."),
         ({"hidden_layer_sizes": (0,)}, "each width of hidden_layer_sizes must be a whole number of at least 2"),
+        ({"hidden_layer_sizes": (8, 8.0)}, "each width of hidden_layer_sizes must be a whole number"),
+        ({"norm_at": 1}, r"norm_at must be a word or several layers, such as \(1,\), got 1."),
         ({"activation": "erf"}, "unknown activation 'erf': choose from gelu, relu, silu, tanh."),
         ({"norm": "batch"}, "unknown norm 'batch'"),
         ({"norm_at": ()}, "norm_at names no hidden layer"),
@@ -159,10 +161,19 @@ def test_wrong_parameters_are_one_sentence(parameters, message, diabetes):
         BoundedRegressor(**parameters).fit(*diabetes)
 
 
-def test_weights_that_are_all_zero(diabetes):
+@pytest.mark.parametrize(
+    ("weight", "message"), [(0.0, "every sample weight is zero"), (1e308, "sample weights above 1e\\+200 overflow")]
+)
+def test_weights_that_cannot_be_used(weight, message, diabetes):
     x, y = diabetes
-    with pytest.raises(UsageError, match="every sample weight is zero"):
-        BoundedRegressor().fit(x, y, sample_weight=np.zeros(len(x)))
+    with pytest.raises(UsageError, match=message):
+        BoundedRegressor().fit(x, y, sample_weight=np.full(len(x), weight))
+
+
+def test_widths_of_an_array(diabetes):
+    x, y = diabetes
+    one, other = (BoundedRegressor(widths, max_iter=1, random_state=0) for widths in ((4, 8), np.array([4, 8])))
+    np.testing.assert_array_equal(one.fit(x, y).predict(x), other.fit(x, y).predict(x))
 
 
 def test_without_scikit_learn_the_name_explains_itself():

@@ -78,6 +78,7 @@ def test_a_record_without_predictions():
         ((torch.eye(3), torch.ones(3), 0.5), "C must bound"),
         ((torch.eye(3), torch.ones(3), float("nan")), "diagonal_sup"),
         ((torch.ones(3, 3), torch.ones(3), 1.0), "duplicates"),
+        ((torch.ones(3, 3) - torch.eye(3) / 2, torch.ones(3), 1.0), "negative eigenvalue -0.5"),
         ((torch.eye(3), torch.ones(2), 1.0), "targets has shape"),
         ((torch.zeros(2, 3), torch.ones(2), 1.0), "square"),
         ((torch.eye(3), torch.full((3,), torch.inf), 1.0), "non-finite"),

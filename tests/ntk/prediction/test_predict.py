@@ -116,6 +116,16 @@ def test_a_singular_kernel_without_duplicate_rows():
         predict(k, x[:, 0], k)
 
 
+@pytest.mark.parametrize("shift", [2.0, 0.5])
+@pytest.mark.parametrize("options", [{}, {"jitter": "auto"}, {"method": "eigh"}, {"time": 1.0}], ids=str)
+def test_a_matrix_that_is_no_kernel_is_refused(shift, options):
+    k, y, kt, _ = problem()
+    values, vectors = torch.linalg.eigh(k)
+    wrong = vectors @ torch.diag(values - shift * values.mean()) @ vectors.T
+    with pytest.raises(UsageError, match=r"has the negative eigenvalue -.*, so it is not a kernel"):
+        predict((wrong + wrong.T) / 2, y, kt, **options)
+
+
 def test_auto_jitter_is_zero_for_a_regular_kernel():
     k, y, kt, _ = problem()
     assert predict(k, y, kt, jitter="auto").jitter == 0

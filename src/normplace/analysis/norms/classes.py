@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from normplace.errors import UsageError, expect_choice
+from normplace.errors import UsageError, unknown
 from normplace.norms import DyT, GraphNorm, MsgNorm, PairNorm
 
 CLASSES = (nn.LayerNorm, nn.RMSNorm, nn.BatchNorm1d, GraphNorm, PairNorm, MsgNorm, DyT)
@@ -46,7 +46,8 @@ def module_names(model: nn.Module, modules: Iterable[str | nn.Module]) -> list[s
         name = names.get(id(module)) if isinstance(module, nn.Module) else module
         if name is None:
             raise UsageError(f"this {type(module).__name__} is not part of the model: pass one of its own modules.")
-        expect_choice("module", name, names.values())
+        if name not in names.values():
+            raise unknown("module", name, filter(None, names.values()))
         chosen.append(name)
     return chosen
 

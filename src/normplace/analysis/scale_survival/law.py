@@ -105,18 +105,29 @@ def slope(function: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, str]:
     return value.detach(), derivative.detach(), "jvp"
 
 
-def relative(value: Tensor, derivative: Tensor) -> float:
-    """The norm of the derivative divided by the norm of the value.
+def length(value: Tensor) -> float:
+    """The norm of an output, by which changes are divided.
 
     Raises:
-        UsageError: If the value is zero everywhere.
+        UsageError: If it is zero or not finite.
     """
     size = float(torch.linalg.vector_norm(value.double()))
     if size == 0:
         raise UsageError(
             "the output is zero everywhere, so relative changes are undefined: use weights that are not zero."
         )
-    return float(torch.linalg.vector_norm(derivative.double())) / size
+    if not math.isfinite(size):
+        raise UsageError("the output is not finite, so relative changes are undefined: check the inputs and weights.")
+    return size
+
+
+def relative(value: Tensor, derivative: Tensor) -> float:
+    """The norm of the derivative divided by the norm of the value.
+
+    Raises:
+        UsageError: If the value is zero everywhere or not finite.
+    """
+    return float(torch.linalg.vector_norm(derivative.double())) / length(value)
 
 
 def effect(

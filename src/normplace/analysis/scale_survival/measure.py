@@ -137,7 +137,8 @@ def survival(
         A frozen table; print it for a report.
 
     Raises:
-        UsageError: If there is no norm, a name is unknown, or the output is not a tensor or is zero everywhere.
+        UsageError: If there is no norm, a name is unknown, or the output is not a tensor, is zero everywhere, or is not
+            finite.
 
     Examples:
         >>> net = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 2))

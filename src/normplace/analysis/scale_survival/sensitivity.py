@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from normplace._shared.seeding import seeded
 from normplace.analysis.recording.structures import Arguments, fresh_inputs, tensors_of
-from normplace.analysis.scale_survival.law import change, relative, slope
+from normplace.analysis.scale_survival.law import change, length, relative, slope
 from normplace.analysis.scale_survival.taps import Tap, Taps
 from normplace.errors import UsageError
 
@@ -101,7 +101,7 @@ class Sensitivity:
 
         Raises:
             NoGradientError: If the norms run without gradients, or an operator has no backward pass.
-            UsageError: If the output is zero everywhere.
+            UsageError: If the output is zero everywhere or not finite.
         """
         tapped: list[tuple[Side, Tensor]] = []
 
@@ -118,9 +118,7 @@ class Sensitivity:
             return {}, {}
         if not output.requires_grad:
             raise NoGradientError
-        size = float(torch.linalg.vector_norm(output.detach().double()))
-        if size == 0:
-            relative(output.detach(), output.detach())
+        size = length(output.detach())
         totals: dict[Side, float] = {}
         directions = [tensor.detach() * self._change(side[0], tensor).to(tensor.dtype) for side, tensor in tapped]
         for weights in self._signs(output, probes):

@@ -56,14 +56,12 @@ class Predictor:
             result = np.asarray(output, dtype=np.float64)
         except Exception as error:  # the user's model may raise anything
             raise UsageError(
-                f"the model failed on {len(x)} rows with {x.shape[1]} features ({cause(error)}): check --drop and "
+                f"the model failed on {len(x)} rows × {x.shape[1]} features ({cause(error)}): check --drop and "
                 "--target."
             ) from error
         if result.shape not in {(len(x), self.targets), (len(x),)} or (result.ndim == 1 and self.targets > 1):
-            raise UsageError(
-                f"the model returns shape {result.shape} for {len(x)} rows, but there are {self.targets} targets: "
-                "check --target."
-            )
+            targets = "1 target" if self.targets == 1 else f"{self.targets} targets"
+            raise UsageError(f"the model returns shape {result.shape} for {len(x)} rows and {targets}: check --target.")
         return result.reshape(len(x), self.targets)
 
     def _fitted_columns(self) -> tuple[list[str], list[int]] | None:

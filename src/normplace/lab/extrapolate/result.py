@@ -13,7 +13,7 @@ import numpy as np
 from normplace._shared.output import write_atomic
 from normplace._shared.text_table import text_table
 from normplace.lab.extrapolate.boundedness import Boundedness
-from normplace.lab.extrapolate.search import DISTANCES, Departure, Search
+from normplace.lab.extrapolate.search import DISTANCES, Departure, Search, digits_of
 from normplace.lab.extrapolate.table import Table
 
 FAR = 100.0
@@ -83,13 +83,14 @@ class Extrapolation:
             "unbounded": f"{model.name} is unbounded",
             "unknown": f"Whether {_lower(model.name)} is bounded is unknown",
         }[model.boundedness.verdict]
+        by = f" by more than {100 * self.margin:g}%" if self.margin else ""
         if first is None:
-            return f"{start}: no prediction leaves the range of its target up to {FARTHEST} beyond the data."
+            return f"{start}: no prediction leaves the range of its target{by} up to {FARTHEST} beyond the data."
         extreme = self._extreme(model, first.target, FAR)
         return (
             f"{start}: its prediction of {self._target(first.target)} leaves the range of the targets "
-            f"({self._range(first.target)}) {_place(first)}, and reaches {_number(extreme)} within "
-            f"{FAR:g} ranges beyond the data."
+            f"({self._range(first.target)}){by}, {_place(first)}, and reaches {self._number(extreme, first.target)} "
+            f"within {FAR:g} ranges beyond the data."
         )
 
     def _about_norm(self) -> str:
@@ -100,7 +101,7 @@ class Extrapolation:
             where = f"leaves the range nowhere up to {FARTHEST} beyond the data"
         else:
             extreme = self._extreme(self.normed, own.target, DISTANCES[-1])
-            where = f"leaves the range {_place(own)} and reaches {_number(extreme)} within {FARTHEST}"
+            where = f"leaves the range {_place(own)} and reaches {self._number(extreme, own.target)} within {FARTHEST}"
         verdict = {"bounded": "bounded by proof"}.get(self.normed.boundedness.verdict, "not proven bounded")
         text = f"A network with one LayerNorm, trained on the same rows, is {verdict}, {where}, and has " + (
             f"an R² of {self.normed.r2:.2f} against {self.model.r2:.2f}"
@@ -124,7 +125,17 @@ class Extrapolation:
 
     def _range(self, target: int) -> str:
         column = self.table.y[:, target]
-        return f"{column.min():.4g} to {column.max():.4g}"
+        digits = digits_of(column.min(), column.max())
+        return f"{column.min():.{digits}g} to {column.max():.{digits}g}"
+
+    def _number(self, value: float, target: int) -> str:
+        """A prediction with a digit less than its range; without an exponent from a thousand up to ten million."""
+        column = self.table.y[:, target]
+        digits = digits_of(column.min(), column.max()) - 1
+        if not 1e3 <= abs(value) < 1e7:
+            return f"{value:.{digits}g}"
+        rounded = float(f"{value:.{digits}g}")
+        return f"{rounded:,.0f}" if rounded.is_integer() else f"{rounded:,}"
 
     def __str__(self) -> str:
         return self.text()
@@ -222,11 +233,6 @@ def _distance(departure: Departure | None) -> str:
     if departure is None:
         return "nowhere"
     return "at the edge" if departure.distance == 0 else f"{_ranges(departure)} ranges beyond"
-
-
-def _number(value: float) -> str:
-    """Three digits, without an exponent from a thousand up to ten million."""
-    return f"{float(f'{value:.3g}'):,.0f}" if 1e3 <= abs(value) < 1e7 else f"{value:.3g}"
 
 
 def _ranges(departure: Departure) -> str:

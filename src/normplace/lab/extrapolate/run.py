@@ -93,6 +93,8 @@ def extrapolate_table(model: Any, table: Table, *, margin: float = 0.1, seed: in
     """
     expect_number("margin", margin, 0)
     expect_whole(0, seed=seed)
+    if seed >= 2**32:  # a limit of NumPy's RandomState, which scikit-learn takes
+        raise UsageError(f"seed must be below 2**32, got {seed}.")
     with evaluating(model) if isinstance(model, nn.Module) else nullcontext():
         return _extrapolated(model, table, margin, seed)
 
@@ -115,10 +117,13 @@ def _extrapolated(model: Any, table: Table, margin: float, seed: int) -> Extrapo
 
     def report(name: str, predictor_model: Any, r2: float | None = None) -> ModelReport:
         predictor = Predictor(name, predictor_model, len(table.targets), table.features if table.has_names else ())
+        fitted = predictor(table.x)
+        if not np.isfinite(fitted).all():
+            raise UsageError("the model's predictions on the rows of the table are not finite: check its weights.")
         bound = getattr(predictor_model, "bound_", None)
         return ModelReport(
             name=name,
-            r2=_r2(table.y, predictor(table.x)) if r2 is None else r2,
+            r2=_r2(table.y, fitted) if r2 is None else r2,
             boundedness=boundedness(predictor, table.x, lines),
             search=search(predictor, lines, allowed),
             trained_here=r2 is not None,
@@ -184,7 +189,7 @@ def _as_numbers(name: str, values: ArrayLike) -> Array:
 
 def _names(argument: str, names: Sequence[str], count: int, word: str) -> tuple[str, ...]:
     if names and len(names) != count:
-        raise UsageError(f"{argument} has {len(names)} names for {count} columns.")
+        raise UsageError(f"{argument} must name each of the {count} columns, got {len(names)}.")
     if names:
         return tuple(names)
     return (word,) if count == 1 else tuple(f"{word} {number}" for number in range(1, count + 1))

@@ -7,6 +7,7 @@ and all features are moved together, away from the centre through several rows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -43,6 +44,11 @@ class Lines:
         return self.start + np.reshape(t, (-1, 1)) * self.step
 
 
+def digits_of(low: float, high: float) -> int:
+    """How many digits show where a number is in a range: four, and as many as its two ends have in common."""
+    return 4 + max(0, math.floor(math.log10(max(abs(low), abs(high)) / (high - low))))
+
+
 def lines_beyond(x: Array, features: tuple[str, ...], random: np.random.RandomState) -> Lines:
     """Lines that leave the range of some rows.
 
@@ -57,6 +63,7 @@ def lines_beyond(x: Array, features: tuple[str, ...], random: np.random.RandomSt
     starts, steps, labels = [], [], []
     count = max(1, min(len(x), _MOST_LINES // max(1, 2 * len(moving))))
     for feature in moving:
+        digits = digits_of(low[feature], high[feature])
         for edge, sign, side in ((high, 1.0, "above"), (low, -1.0, "below")):
             start = x[random.choice(len(x), count, replace=False)].copy()
             start[:, feature] = edge[feature]
@@ -64,7 +71,7 @@ def lines_beyond(x: Array, features: tuple[str, ...], random: np.random.RandomSt
             step[:, feature] = sign * span[feature]
             starts.append(start)
             steps.append(step)
-            labels += [f"{features[feature]} {side} {edge[feature]:.4g}"] * count
+            labels += [f"{features[feature]} {side} {edge[feature]:.{digits}g}"] * count
     centre = (low + high) / 2
     rows = x[random.choice(len(x), min(len(x), _THROUGH), replace=False)]
     away = np.divide(rows - centre, span, out=np.zeros_like(rows), where=span > 0)

@@ -66,7 +66,10 @@ def read_table(
         raise UsageError(f"column {quoted(both[0])} is both a target and left out: remove it from one of the two.")
     features = tuple(name for name in names if name not in chosen and name not in drop)
     if not features:
-        raise UsageError(f"{path.name} has no column besides {', '.join(map(quoted, chosen))}: add features.")
+        raise UsageError(
+            f"{path.name} has no column besides {', '.join(map(quoted, chosen))}: add features, or separate columns by "
+            "commas, semicolons, tabs or bars."
+        )
     kept, left_out = _numbers(path, names, rows, [*features, *chosen], drop_missing)
     if len(kept) < FEWEST_ROWS:
         reason = "" if not left_out else f" after {left_out} with missing values were left out"

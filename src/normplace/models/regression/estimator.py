@@ -25,6 +25,7 @@ from normplace.ntk import Certificate, certificate
 
 FARTHEST = 1e100
 """Standardized inputs beyond it are predicted as if they were there, since their squares overflow in the norm."""
+LARGEST_WEIGHT = 1e200
 
 
 class BoundedRegressor(RegressorMixin, BaseEstimator):
@@ -123,6 +124,8 @@ class BoundedRegressor(RegressorMixin, BaseEstimator):
         if sample_weight is not None and not np.asarray(sample_weight).any():
             raise UsageError("every sample weight is zero: give at least one row a positive weight.")
         weight = check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
+        if weight.max() > LARGEST_WEIGHT:
+            raise UsageError(f"sample weights above {LARGEST_WEIGHT:g} overflow: divide them by their largest.")
         random = check_random_state(self.random_state)
         rows = WeightedRows.merged(x, targets.reshape(len(x), -1), weight)
         inputs, outputs = Scaler.of(rows.x, rows.weight), Scaler.of(rows.y, rows.weight)
@@ -188,7 +191,9 @@ class BoundedRegressor(RegressorMixin, BaseEstimator):
             sizes = ()
         if not sizes:
             raise UsageError(f"hidden_layer_sizes must be a tuple of widths, got {self.hidden_layer_sizes!r}.")
-        expect_whole(2, **{"each width of hidden_layer_sizes": min(sizes)})
+        for width in sizes:
+            expect_whole(2, **{"each width of hidden_layer_sizes": width})
+        sizes = tuple(map(int, sizes))
         expect_choice("activation", self.activation, CONTRACTING)
         if self.norm not in ("layer", "rms", None):
             raise unknown("norm", self.norm, ("layer", "rms"))

@@ -25,8 +25,26 @@ def rounding_floor(size: int, dtype: torch.dtype) -> float:
     return 4 * max(4.0, size**0.5) * torch.finfo(dtype).eps
 
 
+def negative(values: Tensor, dtype: torch.dtype) -> UsageError | None:
+    """The error for the eigenvalues, in ascending order, of a matrix that is no kernel; None if rounding explains them.
+
+    Args:
+        values: The eigenvalues.
+        dtype: The dtype of the matrix.
+    """
+    low = float(values[0])
+    if low >= -100 * rounding_floor(len(values), dtype) * float(values.abs().max()):
+        return None
+    return UsageError(
+        f"kernel_train has the negative eigenvalue {low:.3g}, so it is not a kernel: pass Θ(X, X) of the training "
+        "inputs."
+    )
+
+
 def singular(kernel: Tensor, row: int, targets: Tensor) -> UsageError:
     """The error for a kernel that is singular at ``row``; it names the duplicate of that row, if there is one."""
+    if (refusal := negative(torch.linalg.eigvalsh(kernel.double()), kernel.dtype)) is not None:
+        return refusal
     diagonal = kernel.diagonal()
     distance = diagonal + diagonal[row] - 2 * kernel[row]
     distance[row] = torch.inf

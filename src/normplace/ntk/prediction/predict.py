@@ -21,7 +21,15 @@ from torch import Tensor
 from normplace.errors import UsageError, expect_number, expect_range, expect_whole
 from normplace.ntk.checks import require_choice, require_columns, require_floating, require_kernel, require_same_device
 from normplace.ntk.prediction.conjugate_gradients import conjugate_gradients
-from normplace.ntk.prediction.factor import cholesky, eigen, extreme_eigenvalues, rounding_floor, singular, weakest_row
+from normplace.ntk.prediction.factor import (
+    cholesky,
+    eigen,
+    extreme_eigenvalues,
+    negative,
+    rounding_floor,
+    singular,
+    weakest_row,
+)
 
 _METHODS = ("auto", "cholesky", "eigh", "cg")
 
@@ -133,6 +141,8 @@ def _by_eigen(kernel: Tensor, error: Tensor, jitters: list[float], flow: float |
         jitter = next((jitter for jitter in jitters if float(plain.values[0]) + jitter > floor), None)
     else:
         jitter = jitters[0]
+        if (refusal := negative(plain.values + jitter, kernel.dtype)) is not None:
+            raise refusal
     if jitter is None:
         raise singular(kernel, weakest_row(plain), error)
     values = (plain.values + jitter).clamp(min=0)

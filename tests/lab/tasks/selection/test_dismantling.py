@@ -49,12 +49,19 @@ def test_metrics_of_a_path():
     assert result.removals_to(0.0) == 4
 
 
+def test_a_small_graph_is_dismantled_when_single_nodes_are_left():
+    order = [1, 2, 0, 3]
+    assert dismantle(path(4), order).removals_to(0.01) == 2
+    assert dismantle(path(4), [1]).removals_to(0.01) is None
+    assert reinsert(path(4), order, 0.01).tolist() == order
+    assert dismantle(Graph.from_edges([], 3), [0, 1, 2]).removals_to(0.01) == 0
+
+
 def test_a_share_is_of_the_largest_component_or_of_all_nodes():
     graph = Graph.from_edges([[0, 1], [1, 2], [2, 3]], 40)  # a component of 4 out of 40 nodes
     result = dismantle(graph, [1, 2])
     assert result.removals_to(0.1, of="nodes") == 0
     assert result.removals_to(0.25) == 2
-    assert result.removals_to(0.01) is None
     with pytest.raises(UsageError, match="the order has 2 of 40 nodes"):
         _ = result.R
     with pytest.raises(UsageError, match="share must be a number from 0 to 1"):

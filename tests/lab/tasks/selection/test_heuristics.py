@@ -136,6 +136,13 @@ def test_betweenness_is_the_same_for_any_number_of_threads():
     assert np.array_equal(betweenness(graph, threads=1), betweenness(graph, threads=2))
 
 
+def test_too_many_shortest_paths_are_refused():
+    one = np.stack(np.meshgrid(np.arange(8), np.arange(8, 16)), -1).reshape(-1, 2)
+    graph = Graph.from_edges(np.concatenate([one + 8 * layer for layer in range(343)]))
+    with pytest.raises(UsageError, match="betweenness overflows"):  # 8 ** 342 between the first and the last layer
+        betweenness(graph)
+
+
 def test_sampled_betweenness():
     graph = barabasi_albert(300, 3, np.random.default_rng(0))
     exact = betweenness(graph)

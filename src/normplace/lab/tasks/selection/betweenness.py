@@ -11,6 +11,7 @@ from normplace.lab.tasks.selection.compiled import compiled, map_chunks
 from normplace.lab.tasks.selection.dismantling import adaptive_order
 from normplace.lab.tasks.selection.graph import Graph
 from normplace.lab.tasks.selection.heuristics import ranking
+from normplace.models.centrality import TOO_MANY_PATHS
 
 # Floating-point sums depend on their order, so the number of chunks does not depend on the threads.
 CHUNKS = 16
@@ -33,7 +34,8 @@ def betweenness(
         threads: Number of threads; None means one per core. Results do not depend on it.
 
     Raises:
-        UsageError: If ``sources`` is not from 1 to the number of nodes, or there is no generator.
+        UsageError: If ``sources`` is not from 1 to the number of nodes, there is no generator, or the number of
+            shortest paths overflows.
     """
     chosen = np.arange(graph.num_nodes)
     if sources is not None:
@@ -47,6 +49,8 @@ def betweenness(
         return _paths(graph.indptr, graph.indices, chosen[first:last])
 
     total = np.sum(map_chunks(part, len(chosen), CHUNKS, threads), axis=0)
+    if not np.isfinite(total).all():
+        raise UsageError(TOO_MANY_PATHS)
     return total * (graph.num_nodes / len(chosen) / 2)
 
 
@@ -113,7 +117,7 @@ def _paths(indptr, indices, sources):
             for near in indices[indptr[node] : indptr[node + 1]]:
                 if distance[near] == distance[node] - 1:
                     share[near] += paths[near] * through
-            total[node] += share[node]
+            total[node] += share[node] if paths[node] < np.inf else np.nan
         for place in range(tail):
             node = queue[place]
             distance[node] = -1

@@ -48,7 +48,8 @@ class Dismantling:
         """The number of removals after which no component is above a share.
 
         Args:
-            share: The share; 0.1 and 0.01 are common.
+            share: The share; 0.1 and 0.01 are common. A single node is not above a positive share, so that graphs of
+                fewer than a hundred nodes have an answer besides all nodes.
             of: Whether it is a share of the initial largest ``"component"`` or of all ``"nodes"``.
 
         Returns:
@@ -155,7 +156,8 @@ def _limit(component: int, num_nodes: int, share: float, of: str) -> int:
     check_probability("share", share)
     expect_choice("reference", of, ("component", "nodes"))
     # 0.1 * 30 is below 3 by rounding, which must not cost a removal.
-    return int(np.floor(share * (component if of == "component" else num_nodes) + 1e-9))
+    limit = int(np.floor(share * (component if of == "component" else num_nodes) + 1e-9))
+    return max(limit, 1) if share > 0 else limit
 
 
 @compiled

@@ -89,8 +89,8 @@ class SelectionResult:
     """The effect of an order.
 
     Attributes:
-        selected: Nodes of the answer: those removed until the largest component is a hundredth of its size, the seeds,
-            or the independent set.
+        selected: Nodes of the answer: those removed until the largest component is a hundredth of its size or one
+            node, the seeds, or the independent set.
         numbers: Measures by name.
         curve: Points of the picture by column: the share of nodes removed or visited or the number of seeds, and the
             share of nodes in the largest component, reached, or in the set.
