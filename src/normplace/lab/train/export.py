@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from normplace._shared.modules import count_parameters
-from normplace._shared.output import cannot_write
+from normplace._shared.output import cannot_write, check_unused
 from normplace.analysis.loading.models import quiet
 from normplace.errors import UsageError
 from normplace.lab.train.run_folder import Run
@@ -42,7 +42,7 @@ def export_huggingface(run: Run, folder: Path, family: str | None = None) -> dic
         UsageError: If no family has such networks, the folder is in use or cannot be written, or transformers is not
             installed.
     """
-    _check_unused(folder)
+    check_unused(folder, REMEDY)
     model = run.model.float().cpu()
     context = run.result.get("config", {}).get("context")
     fields = {} if context is None or model.config.positions.kind == "learned" else {"max_position_embeddings": context}
@@ -56,25 +56,6 @@ def export_huggingface(run: Run, folder: Path, family: str | None = None) -> dic
     count = count_parameters(model)
     name = type(converted).__name__
     return {"model": name, "parameters": count, "folder": str(folder.resolve()), "difference": difference}
-
-
-def _check_unused(folder: Path) -> None:
-    """Check that a folder does not exist or is empty.
-
-    Raises:
-        UsageError: If it is in use, or cannot be read.
-    """
-    try:
-        folder.lstat()
-        in_use = not folder.is_dir() or any(folder.iterdir())
-    except FileNotFoundError:
-        in_use = False
-    except OSError as error:
-        raise cannot_write(folder, error, REMEDY) from error
-    except ValueError as error:  # a null byte, or text that the file system cannot encode
-        raise UsageError(f"cannot write {str(folder)!r}: this is not a possible file name; {REMEDY}.") from error
-    if in_use:
-        raise UsageError(f"{folder} already exists: remove it, or {REMEDY}.")
 
 
 @contextlib.contextmanager
