@@ -44,7 +44,7 @@ def export_huggingface(run: Run, folder: Path, family: str | None = None) -> dic
     """
     check_unused(folder, REMEDY)
     model = run.model.float().cpu()
-    context = run.result.get("config", {}).get("context")
+    context = run.context
     fields = {} if context is None or model.config.positions.kind == "learned" else {"max_position_embeddings": context}
     converted = to_huggingface(model, family, **fields)
     with _new_folder(folder) as draft, quiet():
