@@ -131,6 +131,17 @@ def test_evaluate_prints_a_table_or_json(run, capsys):
     assert (score["task"], score["metric"], score["baseline"], score["samples"]) == ("cloze", "accuracy", 0.25, 20)
 
 
+def test_a_probe_that_fails_costs_no_other_score(run, tmp_path, capsys):
+    (tmp_path / "other.txt").write_text("7 and 8\n" * 40)
+    words = ["evaluate", run, "--text", "other.txt", "--device", "cpu", "--samples", "4"]
+    for form in ([], ["--json"]):
+        assert main([*words, *form]) == 2
+        output = capsys.readouterr()
+        assert "which cloze needs: give more text, or choose other tasks.\n" in output.err
+        names = [score["task"] for score in json.loads(output.out)] if form else output.out.split()
+        assert [name for name in names if name in {"held-out", "cloze", "copy"}] == ["held-out", "copy", "copy"]
+
+
 def test_evaluate_on_other_and_on_changed_text(trained, tmp_path, capsys):
     shutil.copytree(trained / "run", tmp_path / "run")
     words = ["evaluate", str(tmp_path / "run"), "--tasks", "held-out", "--device", "cpu", "--json"]

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from normplace._shared.modules import count_parameters
 from normplace._shared.output import cannot_write, check_unused
 from normplace.analysis.loading.models import quiet
-from normplace.errors import UsageError
+from normplace.errors import UsageError, first_line
 from normplace.lab.train.run_folder import Run
 from normplace.lab.train.tokenizer import save_tokenizer
 from normplace.models.transformer import Transformer, to_huggingface
@@ -73,6 +74,8 @@ def _new_folder(folder: Path) -> Iterator[Path]:
         draft.replace(target)
     except OSError as error:
         raise cannot_write(folder, error, REMEDY) from error
+    except SafetensorError as error:  # also that of the operating system
+        raise UsageError(f"cannot write {folder}: {first_line(error)}; {REMEDY}.") from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
