@@ -51,9 +51,7 @@ def generate(
 
     expect_range("length", length, least=1)
     trained = open_run(run)
-    text = prompt
-    if prompt == "-":
-        text = sys.stdin.read() if sys.stdin is not None else ""
+    text = sys.stdin.read() if prompt == "-" else prompt
     options = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     start, count, generated = time.perf_counter(), 0, ""
     pieces = _pieces(trained, text, length, seed, device, options)
