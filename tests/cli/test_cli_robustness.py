@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -144,6 +145,26 @@ def test_a_closed_pipe_is_not_an_error():
     done = run_module("--help", stdout=write)
     os.close(write)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_command_runs_without_open_streams():
+    code = "import os, sys; [os.close(stream) for stream in (0, 1, 2)]; os.execv(sys.executable, sys.argv[1:])"
+    words = [sys.executable, "-m", "normplace", "list", "studies"]
+    assert subprocess.run([sys.executable, "-c", code, *words], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("error", [errno.EPIPE, errno.ENOSPC])
+def test_progress_that_nobody_reads_does_not_end_the_command(error, tmp_path, monkeypatch, capsys):
+    class Unwritable(io.StringIO):
+        def write(self, text):
+            raise OSError(error, os.strerror(error))
+
+    (tmp_path / "text.txt").write_text("one and two are three.\n" * 100)
+    sizes = {"dim": 8, "depth": 1, "heads": 1, "context": 8, "batch": 2, "steps": 2, "peak-tflops": 1, "device": "cpu"}
+    words = [word for name, value in sizes.items() for word in (f"--{name}", str(value))]
+    monkeypatch.setattr(sys, "stderr", Unwritable())
+    assert main(["train", "--text", "text.txt", "--out", "run", *words]) == 0
+    assert json.loads(capsys.readouterr().out)["status"] == "finished"
 
 
 def test_an_interrupt_during_import_exits_quietly():

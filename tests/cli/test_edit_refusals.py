@@ -137,6 +137,18 @@ def test_a_folder_that_cannot_be_written(verb, capsys, tmp_path):
     assert file.read_text() == "kept"
 
 
+@pytest.mark.parametrize("verb", EDITS)
+def test_an_existing_folder_is_not_overwritten(verb, capsys, tmp_path):
+    record = tmp_path / "out" / "placement.json"
+    record.parent.mkdir()
+    words = [verb, f"{__name__}:block", *EDITS[verb], "--out", str(record.parent)]
+    for name in ("model.safetensors", "placement.json"):
+        (record.parent / name).write_text("kept")
+    message = usage_error(capsys, *words)
+    assert message == f"normplace: {record.parent} already exists: remove it, or choose another --out.\n"
+    assert record.read_text() == "kept"
+
+
 @pytest.mark.parametrize("verb", ["move", "swap", "fold", "fuse"])
 def test_json_is_the_whole_output(verb, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

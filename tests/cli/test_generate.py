@@ -43,7 +43,8 @@ def test_a_prompt_is_continued_by_the_seed(run, capsys):
     greedy = {generated(capsys, *words, "--temperature", "0", "--seed", seed) for seed in ("1", "2")}
     assert len(greedy) == 1
     assert generated(capsys, *words, "--top-k", "1") in greedy
-    assert generated(capsys, f"{run}/model", *words[1:], "--temperature", "0") in greedy
+    fitting = [*words[1:], "--temperature", "0", "--length", "8"]
+    assert generated(capsys, run, *fitting) == generated(capsys, f"{run}/model", *fitting)
 
 
 def test_json_and_a_prompt_from_standard_input(run, capsys, monkeypatch):
@@ -52,6 +53,31 @@ def test_json_and_a_prompt_from_standard_input(run, capsys, monkeypatch):
     assert (result["prompt"], result["tokens"], result["seed"]) == ("one and ", 5, 0)
     assert 1 <= len(result["text"]) <= 5
     assert generated(capsys, run, "--prompt", "one and ", "--length", "5") == f"one and {result['text']}\n"
+
+
+def test_the_model_reads_as_many_tokens_as_in_training(run, capsys):
+    shared = " are 7, not two."
+    texts = []
+    for prompt in (f"one and{shared}", f"all but{shared}"):
+        assert main(["generate", run, "--prompt", prompt, "--length", "9", "--device", "cpu"]) == 0
+        output = capsys.readouterr()
+        texts.append(output.out.removeprefix(prompt))
+        assert output.err == "The prompt has 23 tokens; the model reads the last 16, as in training.\n"
+    assert texts[0] == texts[1]
+
+
+def test_a_closed_standard_input_is_an_empty_prompt(run, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    assert main(["generate", run, "--prompt", "-"]) == 2
+    assert "the prompt is empty" in capsys.readouterr().err
+
+
+def test_learned_positions_do_not_limit_the_text(trained, tmp_path, capsys):
+    config = TrainConfig(context=16, batch=4, steps=1, device="cpu", peak_tflops=1.0, evaluate_sequences=4)
+    network = NetworkConfig(dim=16, depth=1, heads=2, positions="learned")
+    train_language(network, config, tmp_path / "run", text=trained / "text.txt")
+    result = json.loads(generated(capsys, str(tmp_path / "run"), "--length", "40", "--json"))
+    assert result["tokens"] == 40
 
 
 def test_the_text_is_printed_token_by_token(run, monkeypatch):
@@ -71,8 +97,8 @@ def test_the_text_is_printed_token_by_token(run, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--length", "0"], "new must be at least 1"),
-        (["--temperature", "-1"], "temperature must be zero or more"),
+        (["--length", "0"], "length must be at least 1"),
+        (["--temperature", "-1"], "temperature must be zero, or at least"),
         (["--temperature", "0", "--top-k", "3"], "top_k and top_p need sampling"),
         (["--prompt", ""], "the prompt is empty"),
         (["--seed", "-1"], "seed must be at least 0"),
@@ -103,6 +129,17 @@ def test_evaluate_prints_a_table_or_json(run, capsys):
     assert main([*words, "--tasks", "cloze", "--json"]) == 0
     (score,) = json.loads(capsys.readouterr().out)
     assert (score["task"], score["metric"], score["baseline"], score["samples"]) == ("cloze", "accuracy", 0.25, 20)
+
+
+def test_a_probe_that_fails_costs_no_other_score(run, tmp_path, capsys):
+    (tmp_path / "other.txt").write_text("7 and 8\n" * 40)
+    words = ["evaluate", run, "--text", "other.txt", "--device", "cpu", "--samples", "4"]
+    for form in ([], ["--json"]):
+        assert main([*words, *form]) == 2
+        output = capsys.readouterr()
+        assert "which cloze needs: give more text, or choose other tasks.\n" in output.err
+        names = [score["task"] for score in json.loads(output.out)] if form else output.out.split()
+        assert [name for name in names if name in {"held-out", "cloze", "copy"}] == ["held-out", "copy", "copy"]
 
 
 def test_evaluate_on_other_and_on_changed_text(trained, tmp_path, capsys):

@@ -67,6 +67,29 @@ def check_writable(path: str | Path) -> None:
         raise UsageError(f"cannot write {path}: its folder is not writable; choose another file.")
 
 
+def check_unused(folder: Path, remedy: str) -> None:
+    """Check that a folder does not exist or is empty.
+
+    Args:
+        folder: The folder to write later.
+        remedy: What the user can do if not, as the end of the error message.
+
+    Raises:
+        UsageError: If it is in use, or cannot be read.
+    """
+    try:
+        folder.lstat()
+        in_use = not folder.is_dir() or any(folder.iterdir())
+    except FileNotFoundError:
+        in_use = False
+    except OSError as error:
+        raise cannot_write(folder, error, remedy) from error
+    except ValueError as error:  # a null byte, or text that the file system cannot encode
+        raise UsageError(f"cannot write {str(folder)!r}: this is not a possible file name; {remedy}.") from error
+    if in_use:
+        raise UsageError(f"{folder} already exists: remove it, or {remedy}.")
+
+
 def cannot_write(path: str | Path, error: OSError, remedy: str = "choose another file") -> UsageError:
     """Return the error for a file that the operating system cannot write."""
     return UsageError(f"cannot write {path}: {error.strerror or error}; {remedy}.")

@@ -8,7 +8,9 @@ import io
 import os
 import shutil
 import sys
-from typing import TextIO
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
 
 NARROWEST = 40
 PLAIN_TEXT = "normplace.plain_text"
@@ -17,18 +19,54 @@ _PLAIN |= dict(zip("▁▂▃▄▅▆▇█", "_.-~:=+#", strict=True))  # bars
 _PLAIN |= dict.fromkeys("“”", '"') | dict.fromkeys("‘’", "'") | {"\N{NO-BREAK SPACE}": " "}
 
 
-def prepare_streams() -> None:
-    """Make printing succeed in every encoding: an unsupported character becomes plain text or an escape sequence."""
+class ErrorStream:
+    """Standard error that cannot fail: progress is lost if nobody reads it, and the computation continues.
+
+    Args:
+        stream: The stream to write to.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write, or drop the text on a closed pipe or a full disk."""
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush, if the stream can be written."""
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+
+@contextlib.contextmanager
+def prepared_streams() -> Iterator[None]:
+    """Make printing succeed, while the block runs.
+
+    A closed stream counts as an empty one. In every encoding, an unsupported character becomes plain text or an escape
+    sequence. Standard error cannot fail.
+    """
     codecs.register_error(PLAIN_TEXT, _plain_text)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors=PLAIN_TEXT)
+    with contextlib.ExitStack() as stack:
+        for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+            if getattr(sys, name) is None:  # the process was started without it
+                setattr(sys, name, stack.enter_context(Path(os.devnull).open(mode)))
+                stack.callback(setattr, sys, name, None)
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors=PLAIN_TEXT)
+        stack.enter_context(contextlib.redirect_stderr(ErrorStream(sys.stderr)))
+        yield
 
 
 def complain(message: str, code: int) -> int:
     """Print one line to standard error, if it can be written, and return the exit code."""
-    with contextlib.suppress(OSError):
-        print(f"normplace: {one_line(message)}", file=sys.stderr, flush=True)
+    print(f"normplace: {one_line(message)}", file=sys.stderr, flush=True)
     return code
 
 
@@ -58,8 +96,7 @@ def flush_output(code: int) -> int:
     A closed pipe is not an error: the reader stopped early.
     """
     try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
     except BrokenPipeError:
         _discard_output()
     except OSError as error:

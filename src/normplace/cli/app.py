@@ -18,7 +18,7 @@ from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, Unkno
 from rich.console import Console
 
 from normplace._shared.fields import describe
-from normplace._shared.terminal import complain, flush_output, prepare_streams
+from normplace._shared.terminal import complain, flush_output, prepared_streams
 from normplace._startup import INTERRUPTED, end_imports
 from normplace._version import __version__
 from normplace.cli.audit import audit
@@ -168,8 +168,8 @@ def build_app(first: str = "") -> App:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    prepare_streams()
-    return flush_output(_run(sys.argv[1:] if words is None else list(words)))
+    with prepared_streams():
+        return flush_output(_run(sys.argv[1:] if words is None else list(words)))
 
 
 def _run(words: Sequence[str]) -> int:

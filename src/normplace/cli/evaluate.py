@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from json import dumps
+from typing import TYPE_CHECKING
 
 from normplace._shared.text_table import text_table
 from normplace.cli.options import Run, Words
+
+if TYPE_CHECKING:
+    from normplace.lab.train.probes import TaskScore
 
 
 def evaluate(
@@ -34,13 +39,24 @@ def evaluate(
         device: auto, cpu or cuda.
         json: Print JSON.
     """
-    from normplace.lab.train.evaluate import evaluate_run
+    from normplace.lab.train.evaluate import iterate_scores
     from normplace.lab.train.run_folder import open_run
 
-    scores = evaluate_run(open_run(run), tasks, text=text or None, samples=samples, seed=seed, device=device)
+    scores: list[TaskScore] = []
+    try:
+        scores.extend(
+            iterate_scores(open_run(run), tasks, text=text or None, samples=samples, seed=seed, device=device)
+        )
+    finally:  # what was computed before an error is printed too
+        if scores:
+            _print_scores(scores, json)
+    return 0
+
+
+def _print_scores(scores: Sequence[TaskScore], json: bool) -> None:
     if json:
         print(dumps([dataclasses.asdict(score) for score in scores]))
-        return 0
+        return
     rows = [
         (
             score.task,
@@ -52,4 +68,3 @@ def evaluate(
         for score in scores
     ]
     print(text_table(("task", "metric", "value", "baseline", "samples"), rows))
-    return 0

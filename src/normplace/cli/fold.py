@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from normplace.cli.options import Folder, HuggingFace, Target, load_model, write_edited
+from normplace._shared.output import check_unused
+from normplace.cli.options import OUT_REMEDY, Folder, HuggingFace, Target, load_model, write_edited
 
 
 def fold(
@@ -23,12 +24,13 @@ def fold(
     Args:
         target: The model: file.py:function or package.module:function without arguments that returns (model, input,
             ...); a folder with config.json and weights; a config.json; or a model id such as google/gemma-2-2b.
-        out: Output folder.
+        out: Output folder; it must not exist yet, or be empty.
         untie: Give a head that is tied to the embedding its own weight, so that the final norm is folded too.
         center: Also turn LayerNorms into RMSNorms by centring the weights that write to the residual stream.
         json: Print JSON.
         hf: Same as TARGET, for a config.json or its folder.
     """
+    check_unused(out, OUT_REMEDY)
     model, inputs, kwargs = load_model(target, hf, quiet=json)
     from normplace.edit import fold as fold_norms
 

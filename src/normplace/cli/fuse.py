@@ -7,7 +7,8 @@ from dataclasses import replace
 from json import dumps
 from typing import TYPE_CHECKING, Any, Literal
 
-from normplace.cli.options import Folder, HuggingFace, Target, find_model, load_model, print_saved
+from normplace._shared.output import check_unused
+from normplace.cli.options import OUT_REMEDY, Folder, HuggingFace, Target, find_model, load_model, print_saved
 from normplace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def fuse(
     Args:
         target: The model: file.py:function or package.module:function without arguments that returns (model, input,
             ...); a config.json or its folder; or a model id on the Hugging Face Hub, such as google/gemma-2-2b.
-        out: Output folder; by default nothing is written.
+        out: Output folder, which must not exist yet, or be empty; by default nothing is written.
         reach: layer for norms inside the module that adds; stack also for those of the next layer.
         tokens: Batch size in tokens for the bytes and the expected gain, for models that take input_ids; 16384 for a
             configuration, and the size of the inputs for a function.
@@ -52,6 +53,8 @@ def fuse(
     """
     if not bandwidth > 0 or (tokens is not None and tokens < 1):
         raise UsageError("--bandwidth and --tokens must be greater than 0.")
+    if out is not None:
+        check_unused(out, OUT_REMEDY)
     source = find_model(target, hf)
     import torch
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from normplace.cli.options import Run
-from normplace.errors import UsageError
+from normplace.errors import UsageError, expect_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +33,8 @@ def generate(
 ) -> int:
     """Continue a text with the model of a training run.
 
-    The text is printed as it is generated.
+    The text is printed as it is generated. The model reads at most as many tokens as in training: the last ones of a
+    longer prompt, and the newest half whenever there are more.
 
     Args:
         run: The --out folder of a finished 'normplace train', or the folder of a saved Transformer.
@@ -48,6 +49,7 @@ def generate(
     """
     from normplace.lab.train.run_folder import open_run
 
+    expect_range("length", length, least=1)
     trained = open_run(run)
     text = sys.stdin.read() if prompt == "-" else prompt
     options = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
@@ -84,11 +86,17 @@ def _pieces(
         raise UsageError("the prompt is empty: give at least one character.")
     if not 0 <= seed < SEED_LIMIT:
         raise UsageError(f"seed must be at least 0 and below {SEED_LIMIT}, got {seed}.")
+    context = trained.context
+    if context is not None and len(ids) > context:
+        print(
+            f"The prompt has {len(ids):,} tokens; the model reads the last {context:,}, as in training.",
+            file=sys.stderr,
+        )
     chosen = pick_device(device)
     generator = torch.Generator(chosen).manual_seed(seed)
     prompt = torch.tensor(ids.astype("int64"), device=chosen)[None]
     decoder = StreamDecoder(trained.tokenizer)
-    tokens = stream(trained.model.to(chosen), prompt, length, generator=generator, **options)
+    tokens = stream(trained.model.to(chosen), prompt, length, generator=generator, window=context, **options)
 
     def pieces() -> Iterator[str]:
         for token in tokens:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from normplace.cli.options import Folder, Target, Words, load_model, write_edited
+from normplace._shared.output import check_unused
+from normplace.cli.options import OUT_REMEDY, Folder, Target, Words, load_model, write_edited
 
 
 def insert(
@@ -24,7 +25,7 @@ def insert(
     Args:
         target: The model: file.py:function or package.module:function without arguments that returns (model, input,
             ...), with the edges among the inputs.
-        out: Output folder.
+        out: Output folder; it must not exist yet, or be empty.
         scale: The scalar of every node, such as degree, k-core or pagerank.
         power: Its exponent.
         where: The side of the norm.
@@ -32,6 +33,7 @@ def insert(
         gate: Also train a function of the scalar at every norm.
         json: Print JSON.
     """
+    check_unused(out, OUT_REMEDY)
     model, inputs, kwargs = load_model(target, None, quiet=json)
     from normplace import Scale
     from normplace.edit import insert as insert_scale

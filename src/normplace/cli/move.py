@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from normplace.cli.options import Folder, HuggingFace, PlacementName, Target, load_model, write_edited
+from normplace._shared.output import check_unused
+from normplace.cli.options import OUT_REMEDY, Folder, HuggingFace, PlacementName, Target, load_model, write_edited
 from normplace.errors import UsageError
 
 
@@ -32,7 +33,7 @@ def move(
     Args:
         target: The model: file.py:function or package.module:function without arguments that returns (model, input,
             ...); a folder with config.json and weights; a config.json; or a model id such as google/gemma-2-2b.
-        out: Output folder.
+        out: Output folder; it must not exist yet, or be empty.
         to: Target placement, such as peri; see 'normplace list placements'.
         scale: Also add branch scales: layerscale or lns.
         qk: Also normalize queries and keys with this norm type; none removes such norms of an earlier move.
@@ -46,6 +47,7 @@ def move(
     """
     if (target or hf) is not None and to is None and scale is None and qk is None:
         raise UsageError("choose where to put the norms, as in --to peri; see 'normplace list placements'.")
+    check_unused(out, OUT_REMEDY)
     model, inputs, kwargs = load_model(target, hf, quiet=json)
     from normplace.edit import move as move_norms
 

@@ -59,6 +59,7 @@ HuggingFace = Annotated[Path | None, Parameter(metavar="FILE", show=False)]
 Run = Annotated[Path, Parameter(name="RUN")]
 """The folder of a training run."""
 File = Annotated[Path, Parameter(metavar="FILE")]
+OUT_REMEDY = "choose another --out"
 Folder = Annotated[Path, Parameter(metavar="FOLDER")]
 
 

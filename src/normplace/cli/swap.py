@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from normplace.cli.options import Folder, HuggingFace, Target, Words, load_model, write_edited
+from normplace._shared.output import check_unused
+from normplace.cli.options import OUT_REMEDY, Folder, HuggingFace, Target, Words, load_model, write_edited
 
 
 def swap(
@@ -28,7 +29,7 @@ def swap(
     Args:
         target: The model: file.py:function or package.module:function without arguments that returns (model, input,
             ...); a folder with config.json and weights; a config.json; or a model id such as google/gemma-2-2b.
-        out: Output folder.
+        out: Output folder; it must not exist yet, or be empty.
         norm: Type of the new norms.
         slots: Slots such as input or final, or names of norms; all by default.
         groups: Number of groups of a group norm.
@@ -37,6 +38,7 @@ def swap(
         json: Print JSON.
         hf: Same as TARGET, for a config.json or its folder.
     """
+    check_unused(out, OUT_REMEDY)
     model, inputs, kwargs = load_model(target, hf, quiet=json)
     from normplace.edit import swap as swap_norms
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import importlib
+import json
 import math
 import random
 import sys
@@ -321,6 +322,20 @@ def test_a_file_whose_model_was_changed_is_not_continued(tmp_path, monkeypatch):
         run_with("out", f"{changed}model.head.weight.data *= 3\n    return model, *rest\n")
     with pytest.raises(UsageError, match="with another number of batches"):
         run_with("out", f"{changed}rest[0] = rest[0][:-1]\n    return model, *rest\n")
+
+
+@pytest.mark.parametrize("of", ["edit", "task"])
+def test_the_functions_of_an_earlier_version_are_refused(tmp_path, of):
+    def mine(model):
+        return model
+
+    options = {"edits": [mine], "rates": [1e-2], "seeds": 1}
+    compare(tmp_path, **options)
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    (plan["identities"] if of == "edit" else plan["task"]).update({"mine" if of == "edit" else "identity": "0123"})
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    with pytest.raises(UsageError, match="by an earlier version, which described functions in another way"):
+        compare(tmp_path, **options)
 
 
 def test_an_edit_that_was_changed_is_refused(tmp_path):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from tests.lab.train.trained_runs import untrained_run
@@ -54,6 +56,18 @@ def test_a_folder_in_use_is_an_error(tmp_path):
     for folder in (tmp_path / "file" / "model", tmp_path / ("n" * 300), tmp_path / "a\0b"):
         with pytest.raises(UsageError, match="cannot write"):
             export_huggingface(untrained_run(), folder)
+
+
+def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path):
+    resource: Any = pytest.importorskip("resource", reason="only Unix limits the size of a file")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))  # enough for the configuration only
+    try:
+        with pytest.raises(UsageError, match=r"cannot write .*model: SafetensorError.*; choose another --hf\."):
+            export_huggingface(untrained_run(), tmp_path / "model")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_wrong_export_leaves_nothing(tmp_path, monkeypatch):

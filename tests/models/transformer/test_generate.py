@@ -58,6 +58,22 @@ def test_draws_have_the_probabilities_of_the_scores():
     assert ((counts - wanted).abs() < 5 * (wanted * (1 - wanted) / 20_000).sqrt()).all()
 
 
+@pytest.mark.parametrize("positions", ["rotary", "learned", "alibi"])
+def test_a_window_drops_the_older_half_of_its_tokens(positions):
+    model, window = build(positions=PositionConfig(positions, length=8 if positions == "learned" else None)), 8
+    ids = tokens(length=11)
+    generated = model.generate(ids, 9, window=window)
+    read = window  # the last tokens of the prompt
+    for end in range(11, 20):
+        if read > window:
+            read = window // 2
+        expected = model(generated[:, end - read : end])[:, -1].argmax(-1)
+        assert torch.equal(generated[:, end], expected)
+        read += 1
+    fitting = tokens(length=3)
+    assert torch.equal(model.generate(fitting, 6, window=window), model.generate(fitting, 6))
+
+
 def test_sequences_stop():
     model = build("peri")
     free = model.generate(tokens(), 8)
@@ -74,8 +90,10 @@ def test_sequences_stop():
     ("options", "reason"),
     [
         ({"new": 0}, "at least 1"),
-        ({"temperature": -1.0}, "zero or more"),
-        ({"temperature": math.nan}, "zero or more"),
+        ({"temperature": -1.0}, "zero, or at least"),
+        ({"temperature": math.nan}, "zero, or at least"),
+        ({"temperature": 1e-45}, "zero, or at least 1e-06"),
+        ({"window": 0}, "at least 1"),
         ({"top_k": 3}, "temperature is 0"),
         ({"top_k": 0, "temperature": 1.0}, "at least 1"),
         ({"top_p": 0.0, "temperature": 1.0}, "above 0"),

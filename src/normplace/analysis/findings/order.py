@@ -139,7 +139,7 @@ def skip_after_norm(analysis: Analysis) -> Iterator[Finding]:
     if names:
         yield Finding(
             "residual after norm",
-            "warning",
+            "note",
             tuple(names),
             f"the skip starts after {listed(names)}, like the branch.",
             "The stream passes a norm in every block, as in post-norm: there is no path of identities from the output "

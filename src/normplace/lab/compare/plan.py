@@ -245,7 +245,7 @@ class Plan:
             UsageError: If one differs.
         """
         for name, identity in identities.items():
-            if part := differing_part(self.identities.get(name, {}), identity):
+            if part := differing_part(_recorded(path, self.identities.get(name, {})), identity):
                 raise UsageError(
                     f"{path} has results of another function {name!r}, with another {part}: give the edit another "
                     "name, or choose another --out."
@@ -262,7 +262,7 @@ class Plan:
         Raises:
             UsageError: If it differs.
         """
-        if part := differing_part(self.task.get(IDENTITY, {}), identity):
+        if part := differing_part(_recorded(path, self.task.get(IDENTITY, {})), identity):
             raise UsageError(
                 f"{path} has a comparison of {self.task['name']} with another {part}: choose another --out."
             )
@@ -278,6 +278,20 @@ class Plan:
             )
         if self.task["reference"] != task.reference:
             raise UsageError(f"{path} has a comparison of another task: choose another --out.")
+
+
+def _recorded(path: Path, identity: Any) -> Identity:
+    """What a plan records about the user's code.
+
+    Raises:
+        UsageError: If an earlier version wrote it, which recorded one hash.
+    """
+    if not isinstance(identity, Mapping):
+        raise UsageError(
+            f"{path} has a comparison by an earlier version, which described functions in another way: choose another "
+            "--out."
+        )
+    return identity
 
 
 def described(task: Task, identity: Identity = NO_IDENTITY) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -26,7 +26,20 @@ def evaluate_run(
     seed: int = 0,
     device: str = "auto",
 ) -> list[TaskScore]:
-    """Evaluate the model of a run.
+    """Evaluate the model of a run; see :func:`iterate_scores`."""
+    return list(iterate_scores(run, tasks, text=text, samples=samples, seed=seed, device=device))
+
+
+def iterate_scores(
+    run: Run,
+    tasks: str | Sequence[str] = tuple(PROBES),
+    *,
+    text: Sources | None = None,
+    samples: int | None = None,
+    seed: int = 0,
+    device: str = "auto",
+) -> Iterator[TaskScore]:
+    """Evaluate the model of a run, one score at a time. A probe that fails does not stop the others.
 
     Args:
         run: The run, from :func:`normplace.lab.train.run_folder.open_run`.
@@ -37,7 +50,7 @@ def evaluate_run(
         device: ``auto``, ``cpu`` or ``cuda``.
 
     Raises:
-        UsageError: If a task is not available, or the text of the run has changed.
+        UsageError: If a task is not available, or the text of the run has changed; at the end, if a probe failed.
     """
     tasks = [tasks] if isinstance(tasks, str) else list(tasks)
     if not tasks:
@@ -49,11 +62,18 @@ def evaluate_run(
     others = [task for task in tasks if task not in PROBES]
     check_harness(others)
     scorer = Scorer(run, pick_device(device))
-    scores = []
+    errors = []
     if probes:
         held_out = _held_out_text(run) if text is None else _whole_text(run, text)
-        scores = [score for task in probes for score in PROBES[task](scorer, held_out, samples or SAMPLES, seed)]
-    return scores + (run_harness(scorer, others, samples, seed) if others else [])
+        for task in probes:
+            try:
+                yield from PROBES[task](scorer, held_out, samples or SAMPLES, seed)
+            except UsageError as error:
+                errors.append(error)
+    if others:
+        yield from run_harness(scorer, others, samples, seed)
+    if errors:
+        raise errors[0]
 
 
 def _whole_text(run: Run, text: Sources) -> HeldOutText:

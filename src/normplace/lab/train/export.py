@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from normplace._shared.modules import count_parameters
-from normplace._shared.output import cannot_write
+from normplace._shared.output import cannot_write, check_unused
 from normplace.analysis.loading.models import quiet
-from normplace.errors import UsageError
+from normplace.errors import UsageError, first_line
 from normplace.lab.train.run_folder import Run
 from normplace.lab.train.tokenizer import save_tokenizer
 from normplace.models.transformer import Transformer, to_huggingface
@@ -42,9 +43,9 @@ def export_huggingface(run: Run, folder: Path, family: str | None = None) -> dic
         UsageError: If no family has such networks, the folder is in use or cannot be written, or transformers is not
             installed.
     """
-    _check_unused(folder)
+    check_unused(folder, REMEDY)
     model = run.model.float().cpu()
-    context = run.result.get("config", {}).get("context")
+    context = run.context
     fields = {} if context is None or model.config.positions.kind == "learned" else {"max_position_embeddings": context}
     converted = to_huggingface(model, family, **fields)
     with _new_folder(folder) as draft, quiet():
@@ -56,25 +57,6 @@ def export_huggingface(run: Run, folder: Path, family: str | None = None) -> dic
     count = count_parameters(model)
     name = type(converted).__name__
     return {"model": name, "parameters": count, "folder": str(folder.resolve()), "difference": difference}
-
-
-def _check_unused(folder: Path) -> None:
-    """Check that a folder does not exist or is empty.
-
-    Raises:
-        UsageError: If it is in use, or cannot be read.
-    """
-    try:
-        folder.lstat()
-        in_use = not folder.is_dir() or any(folder.iterdir())
-    except FileNotFoundError:
-        in_use = False
-    except OSError as error:
-        raise cannot_write(folder, error, REMEDY) from error
-    except ValueError as error:  # a null byte, or text that the file system cannot encode
-        raise UsageError(f"cannot write {str(folder)!r}: this is not a possible file name; {REMEDY}.") from error
-    if in_use:
-        raise UsageError(f"{folder} already exists: remove it, or {REMEDY}.")
 
 
 @contextlib.contextmanager
@@ -92,6 +74,8 @@ def _new_folder(folder: Path) -> Iterator[Path]:
         draft.replace(target)
     except OSError as error:
         raise cannot_write(folder, error, REMEDY) from error
+    except SafetensorError as error:  # also that of the operating system
+        raise UsageError(f"cannot write {folder}: {first_line(error)}; {REMEDY}.") from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 

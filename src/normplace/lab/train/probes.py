@@ -110,7 +110,8 @@ def probe_cloze(scorer: Scorer, text: HeldOutText, samples: int, seed: int) -> l
     usable = [match for match in words if len(by_length[len(match[0])]) >= CHOICES]
     if not usable:
         raise UsageError(
-            f"the text lacks {CHOICES} different words with as many letters, which cloze needs: give more text."
+            f"the text lacks {CHOICES} different words with as many letters, which cloze needs: give more text, or "
+            "choose other tasks."
         )
     rng = random.Random(seed)
     pairs, answers = [], []

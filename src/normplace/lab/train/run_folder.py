@@ -38,6 +38,11 @@ class Run:
     tokenizer_name: str
     result: dict[str, Any]
 
+    @property
+    def context(self) -> int | None:
+        """Context length in tokens that the network was trained with; None if it is not known and has no limit."""
+        return self.result.get("config", {}).get("context") or self.model.config.positions.length
+
 
 def open_run(path: str | Path) -> Run:
     """Load the model of a run.

@@ -27,8 +27,7 @@ class Scorer:
 
     def __init__(self, run: Run, device: torch.device) -> None:
         self.model, self.tokenizer, self.device = run.model.to(device), run.tokenizer, device
-        trained = run.result.get("config", {}).get("context")
-        self.context: int = trained or run.model.config.positions.length or DEFAULT_CONTEXT
+        self.context = run.context or DEFAULT_CONTEXT
         self.prefix = self.encode(PREFIX.decode())
 
     def encode(self, text: str) -> list[int]:

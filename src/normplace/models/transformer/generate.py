@@ -15,6 +15,9 @@ from normplace.errors import UsageError, expect_range
 if TYPE_CHECKING:
     from normplace.models.transformer.model import Transformer
 
+LEAST_TEMPERATURE = 1e-6
+"""The scores are divided by the temperature, and must stay finite."""
+
 
 def filtered(scores: Tensor, top_k: int | None = None, top_p: float | None = None) -> Tensor:
     """The scores with minus infinity for tokens that must not be sampled.
@@ -70,6 +73,7 @@ def stream(
     generator: torch.Generator | None = None,
     source: Tensor | None = None,
     source_mask: Tensor | None = None,
+    window: int | None = None,
 ) -> Iterator[Tensor]:
     """Yield the generated tokens one by one, each as one token per sequence.
 
@@ -84,11 +88,12 @@ def stream(
         generator: As in :meth:`Transformer.generate`.
         source: As in :meth:`Transformer.generate`.
         source_mask: As in :meth:`Transformer.generate`.
+        window: As in :meth:`Transformer.generate`.
 
     Raises:
         UsageError: If an argument is out of range, or the network is an encoder.
     """
-    _check(model, ids, new, temperature, top_k, top_p)
+    _check(model, ids, new, temperature, top_k, top_p, window)
     cache = model.new_cache()
     choose = functools.partial(draw, temperature=temperature, top_k=top_k, top_p=top_p, generator=generator)
 
@@ -99,7 +104,11 @@ def stream(
     def follow(unread: Tensor) -> Tensor:
         nonlocal cache, seen
         seen = torch.cat((seen, unread), 1)
-        if limit is not None and 0 < cache.length <= limit < seen.shape[1]:
+        if window is not None and seen.shape[1] > window:
+            # Half of a full window is dropped at once, since the rest has to be read again at other positions.
+            seen = seen[:, -(max(1, window // 2) if cache.length else window) :]
+            cache, unread = model.new_cache(), seen
+        elif limit is not None and 0 < cache.length <= limit < seen.shape[1]:
             cache, unread = model.new_cache(), seen
         arguments = encoded if cache.length == 0 else {}
         return choose(model(unread, cache=cache, **arguments)[:, -1])
@@ -134,14 +143,21 @@ def new_tokens(ids: Tensor, new: int, follow: Callable[[Tensor], Tensor], stop: 
 
 
 def _check(
-    model: Transformer, ids: Tensor, new: int, temperature: float, top_k: int | None, top_p: float | None
+    model: Transformer,
+    ids: Tensor,
+    new: int,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    window: int | None,
 ) -> None:
     if not model.config.causal:
         raise UsageError("an encoder does not predict the next token: build it with causal=True.")
     check_draws(new, temperature, top_k, top_p)
-    limit = model.config.positions.length
-    # The last token is not an input, so it needs no position.
-    if limit is not None and ids.shape[1] + new - 1 > limit:
+    if window is not None:
+        expect_range("window", window, least=1)
+    limit, needed = model.config.positions.length, ids.shape[1] + new - 1  # the last token needs no position
+    if limit is not None and min(needed, window or needed) > limit:
         raise UsageError(
             f"the network has {limit} learned positions, so after {ids.shape[1]} tokens it can generate at most "
             f"{max(0, limit - ids.shape[1] + 1)}, not {new}."
@@ -155,8 +171,8 @@ def check_draws(new: int, temperature: float, top_k: int | None, top_p: float | 
         UsageError: If one is out of range.
     """
     expect_range("new", new, least=1)
-    if not (math.isfinite(temperature) and temperature >= 0):
-        raise UsageError(f"temperature must be zero or more and finite, got {temperature}.")
+    if not (temperature == 0 or LEAST_TEMPERATURE <= temperature < math.inf):
+        raise UsageError(f"temperature must be zero, or at least {LEAST_TEMPERATURE:g} and finite, got {temperature}.")
     if temperature == 0 and (top_k is not None or top_p is not None):
         raise UsageError("top_k and top_p need sampling, but temperature is 0: set, for example, temperature=1.0.")
     if top_k is not None:

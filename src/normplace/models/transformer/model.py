@@ -274,6 +274,7 @@ class Transformer(nn.Module):
         generator: torch.Generator | None = None,
         source: Tensor | None = None,
         source_mask: Tensor | None = None,
+        window: int | None = None,
     ) -> Tensor:
         """The prompt followed by up to ``new`` generated tokens.
 
@@ -287,12 +288,15 @@ class Transformer(nn.Module):
             generator: Random generator.
             source: Tokens of the encoder, if the network has one.
             source_mask: True for tokens of the source that may be attended to; None for all.
+            window: Most tokens that the network reads, such as the context length of its training: the last ones of a
+                longer prompt, and the newest half whenever the window is full; None for all tokens.
 
         Raises:
             UsageError: If an argument is out of range, or the network is an encoder.
         """
         options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "stop": stop, "generator": generator}
-        return append_tokens(ids, stream(self, ids, new, source=source, source_mask=source_mask, **options))
+        encoded = {"source": source, "source_mask": source_mask}
+        return append_tokens(ids, stream(self, ids, new, window=window, **encoded, **options))
 
     def extra_repr(self) -> str:
         """The equation of the placement."""
