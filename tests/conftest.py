@@ -63,7 +63,6 @@ def pytest_collection() -> Generator[None, object, object]:
     try:
         return (yield)
     finally:
-        gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         gc.enable()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numba
@@ -21,6 +22,8 @@ from numba.extending import intrinsic, lower_builtin, models, register_model
 
 compiled = functools.partial(numba.njit, nogil=True, error_model="numpy", fastmath={"contract"})
 inlined = compiled(inline="always")
+SOURCES = Path(__file__).parent
+"""The folder of all that the loops of ops depend on."""
 
 LINE = 64
 """Bytes of a cache line."""

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from tests.lab.committed import committed_run
 from tests.lab.report.probes import CONTRAST, FIRST_FIGURE, LINKS, LOAD_TIME, OVERFLOW
 
 from normplace.lab.report import Section, write_report
 from normplace.lab.studies import STUDIES, committed_results
-from normplace.lab.trials.runner import read_run
 
 MEGABYTE = 1_000_000
 
 
 @pytest.fixture(scope="module")
 def sections() -> list[Section]:
-    runs = [read_run(path, STUDIES) for path in committed_results()]
+    runs = [committed_run(path) for path in committed_results()]
     return [Section(one.run.study, one.records, str(one.path), committed=True) for one in runs]
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import re
 
 import pytest
+from tests.lab.committed import committed_run
 from tests.lab.report.pages import Page
 
 from normplace.lab.report import Section
@@ -13,7 +14,6 @@ from normplace.lab.report.chart_renderer import ChartRenderer
 from normplace.lab.report.page import render_report
 from normplace.lab.report.study_view import Anchors, StudyView
 from normplace.lab.studies import STUDIES, committed_results
-from normplace.lab.trials.runner import read_run
 from normplace.lab.trials.verdicts import at_largest_scale
 
 
@@ -72,7 +72,7 @@ def test_files_of_one_scale_are_told_apart_by_their_names(sections, view):
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_verdicts_are_those_of_verify(name, view):
-    runs = [read_run(path, STUDIES) for path in committed_results() if path.parent.parent.name == name]
+    runs = [committed_run(path) for path in committed_results() if path.parent.parent.name == name]
     study = view(*(Section(one.run.study, one.records, str(one.path), committed=True) for one in runs))
     expected = at_largest_scale((one.run.study, one.run.scale, one.records) for one in runs)
     assert [(claim.judgement.claim.id, claim.judgement.verdict, claim.run or None) for claim in study.claims] == [

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.lab.committed import committed_run
 from tests.lab.studies.support import draw, stand_in_data
 
 from normplace.lab.studies import FOLDER, STUDIES, committed_results
@@ -15,7 +16,7 @@ from normplace.lab.trials.config import config_from_dict
 from normplace.lab.trials.per_seed import SuccessfulRecords
 from normplace.lab.trials.record import SCALES
 from normplace.lab.trials.results import TrialRecord
-from normplace.lab.trials.runner import Run, read_run
+from normplace.lab.trials.runner import Run
 from normplace.lab.trials.study import Study, named_study
 from normplace.lab.trials.trial import Trial, run_trial, trial_label
 
@@ -106,7 +107,7 @@ def test_claims_are_declared_once_and_tested_by_committed_results(study):
     pending = PENDING.get(study.name)
     verdicts = {claim.id: set() for claim in study.claims if pending is None or not claim.id.startswith(pending)}
     for path in COMMITTED[study.name]:
-        records = SuccessfulRecords(read_run(path, STUDIES).records)
+        records = SuccessfulRecords(committed_run(path).records)
         for claim in study.claims:
             if claim.id in verdicts:
                 verdicts[claim.id].add(judge(claim, records).verdict)
@@ -121,6 +122,6 @@ def test_claims_need_no_more_seeds_than_planned(study):
 def test_figures_draw_committed_results(study):
     pytest.importorskip("vl_convert", reason="vl-convert draws the charts")
     for path in COMMITTED[study.name]:
-        records = SuccessfulRecords(read_run(path, STUDIES).records)
+        records = SuccessfulRecords(committed_run(path).records)
         assert all(chart.startswith("<svg") for chart in draw(study.figures(records)))
     assert list(study.figures([])) == []

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+from tests.lab.committed import committed_run
 from tests.lab.studies.support import record
 
 from normplace.lab.studies import STUDIES, committed_results
@@ -15,7 +16,6 @@ from normplace.lab.trials.claims import Verdict, judge_all
 from normplace.lab.trials.intervals import OrderStatistics
 from normplace.lab.trials.per_seed import PerSeed, SuccessfulRecords
 from normplace.lab.trials.results import TrialRecord
-from normplace.lab.trials.runner import read_run
 from normplace.lab.trials.study import Headline, Study, named_study
 
 DESCRIBED = {
@@ -37,7 +37,7 @@ DESCRIBED = {
 def committed(request) -> tuple[Study, Headline, Mapping[str, SuccessfulRecords]]:
     """A study, its headline, and its committed records by scale."""
     study = named_study(request.param, STUDIES)
-    runs = [read_run(path, STUDIES) for path in committed_results() if path.name.startswith(f"{request.param}-")]
+    runs = [committed_run(path) for path in committed_results() if path.name.startswith(f"{request.param}-")]
     assert study.headline is not None
     return study, study.headline, {one.run.scale: SuccessfulRecords(one.records) for one in runs}
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from tests.lab.committed import committed_run
 
-from normplace.lab.studies import STUDIES, committed_results
+from normplace.lab.studies import committed_results
 from normplace.lab.studies.postdeg.measures import RANDOM_ORDER
 from normplace.lab.trials.claims import Judgement, State, Verdict, judge
 from normplace.lab.trials.per_seed import SuccessfulRecords
 from normplace.lab.trials.results import TrialRecord
-from normplace.lab.trials.runner import read_run
 from normplace.lab.trials.study import Study
 
 UNTRAINED = {
@@ -82,7 +82,7 @@ def judgements(study: Study, records: list[TrialRecord]) -> Iterator[Judgement]:
 
 @pytest.fixture(scope="module", params=RUNS)
 def recorded(request) -> tuple[Study, list[TrialRecord]]:
-    recorded_run = read_run(RUNS[request.param], STUDIES)
+    recorded_run = committed_run(RUNS[request.param])
     return recorded_run.run.study, [record for record in recorded_run.records if record.status == "ok"]
 
 
@@ -137,7 +137,7 @@ def test_no_check_keeps_passing_on_shuffled_results(recorded):
 
 def test_the_battery_detects_a_vacuous_range():
     """The first range for learned temperatures passes for a network that never changes them."""
-    recorded_run = read_run(RUNS["deepergcn-laptop.jsonl"], STUDIES)
+    recorded_run = committed_run(RUNS["deepergcn-laptop.jsonl"])
     (claim,) = (claim for claim in recorded_run.run.study.claims if claim.id == "learned-range-grid")
     window = replace(claim.checks[0], at_least=-0.5, at_most=2.5, gates=())
     moved = replace(claim, checks=(window,))

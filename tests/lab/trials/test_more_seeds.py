@@ -6,6 +6,7 @@ import dataclasses
 from collections import Counter
 
 import pytest
+from tests.lab.committed import committed_run
 from tests.lab.sample import STUDY
 
 from normplace.errors import UsageError
@@ -109,7 +110,7 @@ def test_lines_of_other_variants_are_left_out(tmp_path):
 
 @pytest.mark.parametrize("path", list(committed_results()), ids=lambda path: path.name)
 def test_every_study_reads_added_seeds(path):
-    recorded = read_run(path, STUDIES)
+    recorded = committed_run(path)
     study, scale = recorded.run.study, recorded.run.scale
     assert recorded.run.seeds is None
     most = max(record.seed for record in recorded.records)

@@ -44,12 +44,16 @@ def mean_rows(
         positions = zip(*(record.series[position] for record in records), strict=True)
         values = zip(*(record.series[value] for record in records), strict=True)
         for xs, ys in zip(positions, values, strict=True):
-            x, _, _ = STUDENT([number for number in xs if number is not None])
+            x = _mean([number for number in xs if number is not None])
             if (known := [number for number in ys if number is not None]) and all(map(math.isfinite, known)):
                 mean, low, high = spread(known)
                 ends = {"low": low, "high": high} if band and len(known) > 1 else {}
                 rows.append({**columns, position: x, value: mean, **ends})
     return rows
+
+
+def _mean(values: list[float]) -> float:
+    return STUDENT.estimate(values) if values and all(map(math.isfinite, values)) else math.nan
 
 
 def thinned(rows: Iterable[dict[str, Any]], position: str, near: float) -> list[dict[str, Any]]:

@@ -225,7 +225,7 @@ def exact_share(successes: int, trials: int) -> tuple[float, float]:
 
 def _deviation(values: Sequence[float]) -> float:
     mean = math.fsum(values) / len(values)
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    return math.sqrt(math.fsum([(value - mean) ** 2 for value in values]) / (len(values) - 1))
 
 
 @cache

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from normplace._shared.machine_code import keep_code
 from normplace.ops.aggregate.reference import PSI_NEAR, PSI_SERIES
-from normplace.ops.numba_lanes import Access, access, compiled, exp64, inlined, larger, log64, prefetch, where
+from normplace.ops.numba_lanes import SOURCES, Access, access, compiled, exp64, inlined, larger, log64, prefetch, where
 from normplace.ops.numba_math import exp32, log32, weight32
 
 # The finite number that replaces an infinite temperature: any difference then has weight zero.
@@ -128,12 +129,14 @@ def kernels(dtype: np.dtype, kind: str, edge: str, count: int, whole: bool) -> K
     """
     numbers, lanes = _numbers(dtype), access(dtype, count, whole)
     is_power = kind == "power"
-    return Kernels(
+    passes = Kernels(
         _logs(numbers, lanes, count),
         _forward(numbers, lanes, count, is_power, edge),
         _pull(numbers, lanes, count, is_power),
         _backward(numbers, lanes, count, is_power, edge),
     )
+    keep_code(passes, SOURCES, dtype.name, kind, edge, count, whole)
+    return passes
 
 
 def _logs(numbers: _Numbers, lanes: Access, count: int) -> Callable[..., None]:

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from normplace.ops.numba_lanes import Access, access, compiled
+from normplace._shared.machine_code import keep_code
+from normplace.ops.numba_lanes import SOURCES, Access, access, compiled
 from normplace.ops.numba_math import power_of_two32
 from normplace.ops.relation.pair_reference import NEARLY_CANCELLED
 
@@ -42,7 +43,9 @@ def kernels(count: int, whole: bool) -> Kernels:
     """The passes for a number of lanes; ``whole`` if they divide the channels of a head."""
     lanes = access(FLOAT, count, whole)
     scales = _scales(lanes, count)
-    return Kernels(_centre(lanes, count), _relate(lanes, count, scales), _gradients(lanes, count, scales))
+    passes = Kernels(_centre(lanes, count), _relate(lanes, count, scales), _gradients(lanes, count, scales))
+    keep_code(passes, SOURCES, count, whole)
+    return passes
 
 
 def _centre(lanes: Access, count: int) -> Callable[..., None]:

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from normplace.ops.numba_lanes import Access, access, compiled
+from normplace._shared.machine_code import keep_code
+from normplace.ops.numba_lanes import SOURCES, Access, access, compiled
 from normplace.ops.numba_math import power_of_two32
 
 BLOCK = 64
@@ -51,12 +52,14 @@ def kernels(count: int, whole: bool) -> Kernels:
     """The passes for a number of lanes, from :func:`lanes_for`; ``whole`` if they divide the channels of a head."""
     lanes = access(FLOAT, count, whole)
     statistics = _statistics(lanes, count)
-    return Kernels(
+    passes = Kernels(
         _key_sums(lanes, count, statistics),
         _relate(lanes, count, statistics),
         _query_gradients(lanes, count, statistics),
         _key_gradients(lanes, count),
     )
+    keep_code(passes, SOURCES, count, whole)
+    return passes
 
 
 @compiled

@@ -7,12 +7,7 @@ longer than most selections.
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import hashlib
 import itertools
-import os
-import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,14 +15,13 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from normplace._shared.cache import cache_folder
 from normplace._shared.resources import usable_cores
 from normplace.errors import UsageError, expect_whole
 
 try:
     import numba
-    from numba.core import config as numba_config
-    from numba.core.caching import FunctionCache
+
+    from normplace._shared.machine_code import keep_code
 except ImportError as error:
     raise UsageError("node selection needs numba: pip install 'normplace[graphs]'.") from error
 
@@ -42,48 +36,8 @@ ULP = 2.0**-53
 def compiled(function: F) -> F:
     """Compile ``function`` at its first call; a division by zero follows IEEE instead of raising an error."""
     loop: Any = numba.njit(nogil=True, error_model="numpy")(function)
-    settings: Any = numba_config
-    if (folder := code_folder(Path(__file__).parent)) is not None:
-        user_folder, settings.CACHE_DIR = settings.CACHE_DIR, str(folder)  # read when the cache is made
-        try:
-            loop._cache = _CodeCache(function)
-        finally:
-            settings.CACHE_DIR = user_folder
+    keep_code([loop], Path(__file__).parent)
     return cast(F, loop)
-
-
-class _CodeCache(FunctionCache):
-    """Numba's cache of machine code on disk; without a readable or writable file, a loop is compiled again."""
-
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
-        with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError):
-            return super().load_overload(sig, target_context)
-        return None
-
-    def save_overload(self, sig: Any, data: Any) -> None:
-        with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError):  # it reads the index first
-            super().save_overload(sig, data)
-
-
-@functools.cache
-def code_folder(sources: Path) -> Path | None:
-    """The folder of the machine code of all loops, or None if it cannot be written.
-
-    A loop contains the loops that it calls, and numba compares the file of the outer one only. The folder is therefore
-    named after the source of all of them.
-
-    Args:
-        sources: The folder of their source.
-    """
-    digest = hashlib.sha256()
-    for path in sorted(sources.glob("*.py")):
-        digest.update(path.read_bytes())
-    try:
-        folder = cache_folder() / "numba" / digest.hexdigest()[:16]
-        folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # RuntimeError: the user has no home folder
-        return None
-    return folder if os.access(folder, os.W_OK | os.X_OK) else None
 
 
 @compiled
