@@ -230,15 +230,7 @@ def _finished_seeds(saved: Plan, folder: Path) -> int:
 
 
 def _extended(saved: Plan, new: list[Edit], checked: Checked | None, seeds: int, finished: int) -> Plan:
-    """The plan of an earlier run with added edits and seeds.
-
-    Args:
-        saved: The plan.
-        new: The added edits.
-        checked: Their checks; None without added edits.
-        seeds: The number of seeds.
-        finished: The number of seeds of its result; 0 if there is none.
-    """
+    """The plan of an earlier run with added edits and seeds."""
     if 0 < finished < seeds:
         note = (
             f"Seeds were added to a result of {finished} seeds: if a comparison is looked at more than once, it "

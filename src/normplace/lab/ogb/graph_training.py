@@ -15,15 +15,7 @@ EVALUATED = 8
 
 
 class GraphTraining:
-    """The epochs and evaluations of one seed on a set of graphs.
-
-    Args:
-        task: The task.
-        recipe: The settings.
-        graphs: The graphs.
-        device: Where the network is trained.
-        generator: Source of the order of the graphs, on the CPU.
-    """
+    """The epochs and evaluations of one seed on a set of graphs."""
 
     def __init__(
         self, task: OgbTask, recipe: Recipe, graphs: GraphSet, device: torch.device, generator: torch.Generator

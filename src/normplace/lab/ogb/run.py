@@ -36,15 +36,7 @@ Observer = Callable[[int, Sequence[Epoch]], None]
 
 @dataclass(frozen=True, eq=False)
 class OgbRun:
-    """A task with its data and settings.
-
-    Args:
-        task: The task.
-        recipe: The settings.
-        data: The graphs, prepared.
-        device: Where the network is trained.
-        out: Folder of the folders of runs.
-    """
+    """A task with its data and settings."""
 
     task: OgbTask
     recipe: Recipe

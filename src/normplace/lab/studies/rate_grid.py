@@ -44,10 +44,6 @@ def best_rate(records: Records, part: str, **variant: object) -> float | None:
 def next_rates(tried: Sequence[float], best: float | None) -> tuple[float, ...]:
     """The learning rates that a grid needs next; none if the best rate has two neighbors or the range ends.
 
-    Args:
-        tried: Learning rates with a result.
-        best: The best of them; None if there is none.
-
     Example:
         >>> next_rates([], None), next_rates([5e-4, 1e-3, 2e-3], 2e-3), next_rates([5e-4, 1e-3, 2e-3], 1e-3)
         ((0.001, 0.002, 0.0005), (0.004,), ())
@@ -83,14 +79,6 @@ def pending_trials(
     fields: Sequence[str],
 ) -> list[Trial]:
     """The trials to run next, in order; a finished trial can add further ones.
-
-    Args:
-        stages: The trials of each stage, in its order.
-        records: Successful records.
-        setting: Sizes of the plan.
-        chosen: Names of stages; empty for all.
-        part: Name of the part of the trials.
-        fields: Fields of a trial that identify its record.
 
     Raises:
         UsageError: If a stage is unknown.

@@ -159,11 +159,6 @@ def unzip(archive: bytes, name: str, url: str) -> bytes:
 def read_arrays(source: Path | bytes, fields: Sequence[str], label: str) -> dict[str, np.ndarray]:
     """The named arrays of an ``.npz`` file; objects are not unpickled.
 
-    Args:
-        source: The file, or its content.
-        fields: The arrays to read.
-        label: The source's name in errors.
-
     Raises:
         UsageError: If the file cannot be read, is damaged, lacks a field, or expands to more than :data:`LIMIT`.
     """

@@ -51,7 +51,6 @@ class VariableTrial(TrainedTrial):
         tested: Lengths to test.
         heads: Number of attention heads.
         exam: Strings per tested length.
-        steps: Maximum number of training steps.
     """
 
     network: str

@@ -78,12 +78,7 @@ class GeneralizationTrial(TrainedTrial):
         heads: Number of heads; half of them have windows with ``windows`` and ``hard-alibi``.
         longest: Longest trained length; the shortest is an eighth of it.
         context: Context length in training, in tokens.
-        dim: Width of CausalRN.
-        depth: Number of blocks.
-        steps: Number of training steps.
-        batch_size: Sequences per step.
         learning_rate: AdamW's peak learning rate; a cosine schedule decays it to a tenth.
-        precision: ``float32`` or ``bfloat16``, of matrix products.
         exam: Strings per tested length.
     """
 

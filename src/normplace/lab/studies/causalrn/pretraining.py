@@ -179,11 +179,7 @@ class _Clock:
 
 
 def run(trial: PretrainingTrial, pause: Pause | None = None) -> Outcome:
-    """Train and evaluate.
-
-    Args:
-        trial: The trial.
-        pause: When to stop and save the run; None to run to the end.
+    """Train and evaluate, unless ``pause`` stops and saves the run first.
 
     Raises:
         Paused: If the deadline passed.
@@ -258,12 +254,7 @@ def outcome(
 
 
 def seconds_of(trial: PretrainingTrial, tokens_per_second: float) -> float:
-    """Estimated duration of the steps of a trial.
-
-    Args:
-        trial: The trial.
-        tokens_per_second: Speed of the Transformer.
-    """
+    """Estimated seconds of the steps of a trial, from the speed of the Transformer."""
     slower = {"pairwise": 5.0, "linear-attention": 2.0, "gated-linear": 2.0}
     return slower.get(trial.network, 1.0) * trial.tokens / tokens_per_second
 

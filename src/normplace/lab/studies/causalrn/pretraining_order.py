@@ -29,14 +29,7 @@ def grid_fields(network: str, vocab: int, tokens: int = FULL.grid) -> dict[str, 
 
 
 def settled_rate(records: Records, network: str, vocab: int, tokens: int = FULL.grid) -> float | None:
-    """The best learning rate of a network's grid; None before the grid is complete.
-
-    Args:
-        records: Successful records.
-        network: Name of the network.
-        vocab: Number of tokens of the vocabulary.
-        tokens: Training tokens of the grid.
-    """
+    """The best learning rate of a network's grid; None before the grid is complete."""
     return best_of_complete_grid(records, PART.name, **grid_fields(network, vocab, tokens))
 
 

@@ -31,7 +31,6 @@ class PublishedCopyTrial(PublishedTrial):
         network: Name of the network.
         size: ``equal`` or ``published`` parameter count.
         heads: Number of attention heads; published: 1.
-        decoded: Number of strings that are also copied by greedy decoding.
     """
 
     network: str

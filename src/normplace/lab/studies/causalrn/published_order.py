@@ -130,10 +130,6 @@ STAGES: dict[str, Callable[[Records], Requests]] = {
 def pending(records: Records, stages: Sequence[str] = ()) -> list[Request]:
     """The trials to run next, in order; a finished trial can add further ones.
 
-    Args:
-        records: Successful records.
-        stages: Names of stages; empty for all.
-
     Raises:
         UsageError: If a stage is unknown.
     """

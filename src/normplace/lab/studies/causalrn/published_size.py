@@ -35,14 +35,6 @@ class PublishedTrial(CopyingTrial):
     """A trial at the published size.
 
     Args:
-        dim: Width of CausalRN.
-        depth: Number of blocks.
-        steps: Maximum number of training steps.
-        batch_size: Sequences per step.
-        learning_rate: AdamW's peak learning rate.
-        precision: ``float32`` or ``bfloat16``, of matrix products.
-        every: Steps between evaluations.
-        decoded: Number of strings that are also copied by greedy decoding.
         budget: Steps after which the accuracy is also recorded.
     """
 

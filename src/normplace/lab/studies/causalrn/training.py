@@ -90,7 +90,6 @@ class CopyingTrial(TrainedTrial):
     Args:
         length: Characters per string.
         letters: Size of the alphabet.
-        learning_rate: AdamW's peak learning rate.
         every: Steps between evaluations.
         stop_when_perfect: Whether to stop when an evaluation has no error.
         decoded: Number of strings that are also copied by greedy decoding.

@@ -82,12 +82,7 @@ class MolhivTrial(MoleculeTrial):
 
 
 class BondConv(nn.Module):
-    """A convolution with a bond encoder; each layer of the published network has one.
-
-    Args:
-        conv: A convolution with edge features of width ``dim``.
-        dim: Width of the stream.
-    """
+    """A convolution with a bond encoder; each layer of the published network has one."""
 
     def __init__(self, conv: nn.Module, dim: int) -> None:
         super().__init__()
@@ -105,14 +100,7 @@ def build(
     virtual_node: bool = False,
     scale: Scale | None = None,
 ) -> GraphStack:
-    """Build the published network: res+, a stem, BatchNorm, dropout in branches and before the head, mean readout.
-
-    Args:
-        trial: The trial.
-        aggregation: Name of the aggregation.
-        virtual_node: Whether each molecule has a virtual node.
-        scale: A scale at the norms of the blocks, which the published network does not have.
-    """
+    """Build the published network: res+, a stem, BatchNorm, dropout in branches and before the head, mean readout."""
     conv = conv_factory(aggregation)
     return GraphStack.named(
         "res+",

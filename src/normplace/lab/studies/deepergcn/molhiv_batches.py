@@ -144,11 +144,7 @@ def needed_rooms(data: Molecules, orders: list[Tensor], batch_size: int) -> list
 
 
 class _BondTable:
-    """What batches need to know of all bonds.
-
-    Args:
-        data: The molecules.
-    """
+    """What batches need to know of all bonds."""
 
     def __init__(self, data: Molecules) -> None:
         device = data.x.device

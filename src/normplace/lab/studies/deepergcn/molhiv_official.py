@@ -144,11 +144,7 @@ class Training:
         ]
 
     def prepare(self, orders: list[Tensor]) -> Iterator[tuple[Room, tuple[Tensor, ...]]]:
-        """Lay out the batches of an epoch on the device, and yield the room and the inputs of each step.
-
-        Args:
-            orders: Each seed's order of the molecules.
-        """
+        """Lay out the batches of an epoch on the device, and yield the room and the inputs of each step."""
         batches = lay_out(self.data, orders, self.trial.batch_size, self.rooms[-1])
         masks = (len(batches.y), 1 + len(self.model.convs))
         keys = torch.stack([draw_keys(generator, *masks) for generator in self.generators], dim=1)

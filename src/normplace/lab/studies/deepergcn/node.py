@@ -93,13 +93,7 @@ def load(trial: NodeTrial) -> tuple[LabelledGraph, int]:
 
 
 def build(trial: NodeTrial, graph: LabelledGraph, **options: Any) -> GraphStack:
-    """Build the trial's network with initial weights from the global RNG.
-
-    Args:
-        trial: The trial.
-        graph: Its graph.
-        **options: Further arguments of :class:`GraphStack`.
-    """
+    """Build the trial's network with initial weights from the global RNG."""
     return GraphStack.named(
         trial.order,
         conv_factory(trial.aggregation, msg_norm=trial.msg_norm),

@@ -222,11 +222,7 @@ def _pretraining_text(name: str, _settings: tuple[str, ...]) -> PretrainingText:
 
 
 def run(trial: PretrainingTrial, pause: Pause | None = None) -> Outcome:
-    """Train and measure.
-
-    Args:
-        trial: The trial.
-        pause: When to stop and save the run; None to run to the end.
+    """Train and measure, unless ``pause`` stops and saves the run first.
 
     Raises:
         Paused: If the deadline passed.

@@ -32,13 +32,7 @@ Trials = Iterator[PretrainingTrial]
 
 
 def settled_rate(records: Records, setting: Setting, placement: str) -> float | None:
-    """The best learning rate of a placement's grid; None before the grid is complete.
-
-    Args:
-        records: Successful records.
-        setting: Sizes of the plan.
-        placement: Name of the placement.
-    """
+    """The best learning rate of a placement's grid; None before the grid is complete."""
     fields = {"placement": placement, "tokens": setting.grid, "variant": MAIN, "seed": 0}
     return best_of_complete_grid(records, PART.name, **fields)
 

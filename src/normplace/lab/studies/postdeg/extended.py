@@ -144,14 +144,7 @@ def build(trial: ExtendedTrial) -> Policy:
 
 
 def trained(trial: ExtendedTrial, graphs: list[Graph], reward: Selection, steps: int) -> Policy:
-    """The policy of a trial after its training, in float64.
-
-    Args:
-        trial: The trial; its seed is also that of the training.
-        graphs: Training graphs.
-        reward: Reward of an order of nodes.
-        steps: Number of training steps.
-    """
+    """The policy of a trial after its training, in float64."""
     from normplace.lab.train.reinforce import train_policy
 
     policy = build(trial)
@@ -185,11 +178,6 @@ def degree_at_head(policy: Policy, graphs: list[Graph], seed: int) -> float:
 
     The map is fitted to ranks on every second graph, so that a few hubs do not decide. It is 0 if the head's input is
     the same for all nodes.
-
-    Args:
-        policy: In float64.
-        graphs: The graphs.
-        seed: Of random features.
     """
     inputs: list[torch.Tensor] = []
     handle = policy.stack.head.register_forward_pre_hook(lambda module, arguments: inputs.append(arguments[0]))

@@ -112,12 +112,6 @@ class Molecules:
 def check_categories(name: str, table: np.ndarray, sizes: Sequence[int], source: str) -> None:
     """Check the categories of atoms or bonds.
 
-    Args:
-        name: Name of the table in errors.
-        table: Categories, items × features.
-        sizes: Number of categories of each feature.
-        source: Name of the file or folder in errors.
-
     Raises:
         UsageError: If there is another number of features, or a category is out of range.
     """
@@ -157,11 +151,6 @@ def _load(graphs: Path, split: Path) -> Molecules:
 
 def assemble(data: Mapping[str, np.ndarray], split: Mapping[str, np.ndarray], source: str) -> Molecules:
     """Molecules from the arrays of the files; the edges of each molecule are sorted by target.
-
-    Args:
-        data: The arrays of ``molhiv_graphs.npz``.
-        split: The arrays of ``scaffold_split.npz``.
-        source: Their name in errors.
 
     Raises:
         UsageError: If a shape is wrong, or a category, edge or index of the split is out of range.
@@ -223,12 +212,7 @@ def molecules_from_ogb(dataset: Any) -> Molecules:
 
 
 def write_molecules(molecules: Molecules, folder: Path | str) -> None:
-    """Write the two files that :func:`load_molhiv` reads.
-
-    Args:
-        molecules: The molecules.
-        folder: Target folder; created if needed.
-    """
+    """Write the two files that :func:`load_molhiv` reads."""
     names = {"x": "node_feat", "bond": "edge_feat", "nodes": "num_nodes", "edges": "num_edges"}
     arrays = {field.name: getattr(molecules, field.name).cpu().numpy() for field in fields(molecules)}
     store_arrays(Path(folder) / SPLIT, {side: arrays.pop(side) for side in SIDES})

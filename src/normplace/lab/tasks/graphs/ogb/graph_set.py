@@ -117,10 +117,6 @@ class GraphSet:
 def load_graph_set(task: OgbTask, folder: Path) -> GraphSet:
     """Read graphs with labels from OGB's files; ogbg-molhiv also from those of :func:`load_molhiv`.
 
-    Args:
-        task: The task.
-        folder: The folder of the task, or the ``root`` that was passed to ``ogb``.
-
     Raises:
         UsageError: If a file is missing or damaged, or contradicts the others.
     """

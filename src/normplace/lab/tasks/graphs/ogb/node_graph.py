@@ -67,10 +67,6 @@ def load_node_graph(task: OgbTask, folder: Path) -> NodeGraph:
     Nodes without features, as those of ogbn-proteins, get the sum of the features of their edges and the one-hot code
     of their species, as in DeeperGCN. The edges are those of OGB; see :func:`undirected` and :func:`with_self_loops`.
 
-    Args:
-        task: The task.
-        folder: The folder of the task, or the ``root`` that was passed to ``ogb``.
-
     Raises:
         UsageError: If a file is missing or damaged, or contradicts the others.
     """
