@@ -178,14 +178,7 @@ def _put(model: nn.Module, path: str, old: nn.Module, new: nn.Module) -> nn.Modu
 
 
 class _Probe(nn.Module):
-    """A convolution or an aggregation with its inputs as parameters, so that they get gradients.
-
-    Args:
-        module: The module.
-        x: Features of the nodes, or rows to aggregate.
-        targets: Features of the targets, if they are other nodes.
-        attributes: Features of the edges.
-    """
+    """A convolution or an aggregation with its inputs as parameters, so that they get gradients."""
 
     def __init__(
         self, module: nn.Module, x: Tensor, targets: Tensor | None = None, attributes: Tensor | None = None

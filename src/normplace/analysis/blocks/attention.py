@@ -29,9 +29,6 @@ Operand = tuple[NodeId, ValueId]
 class AttentionCores:
     """The attention cores of a graph, fused or written out.
 
-    Args:
-        graph: The graph.
-
     Attributes:
         letters: ``q``, ``k`` or ``v`` for each operand of a core.
         ends: Nodes that return the attended values.
@@ -100,12 +97,7 @@ class AttentionCores:
         return set(closure([value], following))
 
     def kind_of(self, region: set[NodeId], norms: Iterable[Norm] = ()) -> str:
-        """The kind of a branch: attention, recurrence, convolution, experts, graph convolution, mixer or mlp.
-
-        Args:
-            region: The nodes of the branch.
-            norms: The norms in the branch, which show the axis of its features.
-        """
+        """The kind of a branch: attention, recurrence, convolution, experts, graph convolution, mixer or mlp."""
         names = {self.graph.nodes[node_id].name for node_id in region}
         if region & self.ends:
             return "attention"

@@ -48,12 +48,7 @@ class NormSlot:
 
 
 class SlotFinder:
-    """Finds the slots of the norms of one graph.
-
-    Args:
-        structure: The residual adds and norms.
-        attention: The attention cores.
-    """
+    """Finds the slots of the norms of one graph."""
 
     def __init__(self, structure: ResidualStructure, attention: AttentionCores) -> None:
         self.graph, self.norms, self.adds = structure.graph, structure.norms, structure.adds
@@ -315,13 +310,7 @@ class SlotFinder:
         return any(other != place and pattern(other) == pattern(place) for other in others)
 
     def _ends_block(self, index: AddIndex, in_block: bool, slots: Sequence[NormSlot]) -> bool:
-        """Whether a norm on the last sum of a stream belongs to the block of that sum.
-
-        Args:
-            index: The last add.
-            in_block: Whether the norm is in the module that adds.
-            slots: The slots of all norms.
-        """
+        """Whether a norm on the last sum of a stream belongs to the block of that sum."""
         add, previous = self.adds[index], self._add_before_block(self.adds[index])
         siblings = [
             norm for norm, slot in zip(self.norms, slots, strict=True) if (slot.name, slot.add) == ("stream", previous)

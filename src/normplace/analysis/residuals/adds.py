@@ -24,13 +24,7 @@ BESIDE_LINEAR = MOVES | POOLS | {"mul", "add", "max", "amax", "mean"}
 def find_adds(
     graph: Graph, norms: Sequence[Norm], excluded: Iterable[NodeId]
 ) -> tuple[list[ResidualAdd], Reachability]:
-    """Every residual add in the order of the pass, and the reachability that follows from them.
-
-    Args:
-        graph: The graph.
-        norms: Its norms.
-        excluded: Nodes that are known not to be residual adds.
-    """
+    """Every residual add in the order of the pass, and the reachability that follows from them."""
     excluded = set(excluded)
     while True:
         adds, reachability = _find_once(graph, norms, excluded)
@@ -110,15 +104,7 @@ def _is_added_back(graph: Graph, difference: ValueId, subtracted: ValueId) -> bo
 def _residual_add(
     graph: Graph, reachability: Reachability, node_id: NodeId, node: Node, norm_inputs: Mapping[ValueId, ValueId]
 ) -> ResidualAdd | None:
-    """The residual add that a node is, or None.
-
-    Args:
-        graph: The graph.
-        reachability: Of the values before the node.
-        node_id: The node's id.
-        node: The node.
-        norm_inputs: The input of the norm that returned each value.
-    """
+    """The residual add that a node is, or None."""
     values = operands(graph, node)
     if len(values) < 2 or not graph.values[node.outputs[0]].shape:  # a sum of losses has no features
         return None

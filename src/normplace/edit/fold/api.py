@@ -157,11 +157,7 @@ def _readers(target: FoldTarget) -> str:
 
 
 def find_targets(analysis: Analysis) -> tuple[list[FoldTarget], list[str]]:
-    """The norms that can be folded, and why the others cannot.
-
-    Args:
-        analysis: The analysis of the model.
-    """
+    """The norms that can be folded, and why the others cannot."""
     finder = ReaderFinder(analysis)
     norms: dict[str, list[NormIndex]] = {}
     for index, site in enumerate(analysis.sites):

@@ -99,12 +99,7 @@ def fuse(
 
 
 def remember_fusion(model: nn.Module, reach: str) -> None:
-    """Add the fusion of a model to its recorded edits, so that :func:`normplace.edit.load` repeats it.
-
-    Args:
-        model: A model that :func:`fuse` returned.
-        reach: The reach it was fused with.
-    """
+    """Add the fusion of a model to its recorded edits, so that :func:`normplace.edit.load` repeats it."""
     record = changes(model)
     setattr(model, ATTRIBUTE, replace(record, moves=(*record.moves, {"edit": "fuse", "reach": reach})))
 

@@ -21,14 +21,7 @@ COMPILED = "normplace_compiled"
 
 
 def apply_plan(plan: FusePlan, model: nn.Module, rounding: str, device: str | None) -> None:
-    """Fuse what is planned, in place.
-
-    Args:
-        plan: The plan.
-        model: The analysed model.
-        rounding: ``model`` or ``once``.
-        device: The kind of device on which the fused form is used; None for any.
-    """
+    """Fuse what is planned, in place; the fused form is used on one kind of device, or on all if that is None."""
     for name, (form, kernel) in plan.norms.items():
         norm = model.get_submodule(name)
         form = form.rounded_once() if rounding == "once" else form
@@ -74,13 +67,7 @@ def _ref(plan: FusePlan, model: nn.Module, name: str | None, rounding: str) -> N
 
 
 def compile_branches(plan: FusePlan, model: nn.Module, options: Mapping[str, Any]) -> None:
-    """Compile the modules of the residual branches.
-
-    Args:
-        plan: The plan, which names them.
-        model: The analysed model.
-        options: Arguments of ``torch.compile``.
-    """
+    """Compile the modules of the residual branches."""
     for name in plan.compiled:
         module = model.get_submodule(name)
         module.compile(**options)

@@ -157,10 +157,6 @@ def insert(
 def repeat_insert(model: Model, settings: Mapping[str, Any]) -> Model:
     """Repeat a recorded insertion.
 
-    Args:
-        model: The model before it.
-        settings: Its entry in the record of the edits.
-
     Raises:
         UsageError: If it had values, which the record does not have.
     """

@@ -82,13 +82,7 @@ class _Source:
 
 
 class ProjectionFinder:
-    """Finds the queries and keys of attention branches.
-
-    Args:
-        model_map: Where the model can be edited.
-        request: Which norms to add.
-        arguments: The arguments of a call.
-    """
+    """Finds the queries and keys of attention branches."""
 
     def __init__(self, model_map: ModelMap, request: HeadNormRequest, arguments: Arguments) -> None:
         self.model_map, self.request, self.arguments = model_map, request, arguments
@@ -97,11 +91,6 @@ class ProjectionFinder:
 
     def find(self, block: BlockIndex, branch: int, letters: str) -> list[ProjectionRef]:
         """The queries and keys of an attention branch.
-
-        Args:
-            block: The block.
-            branch: Which of its branches.
-            letters: ``q``, ``k`` or both.
 
         Raises:
             UsageError: If neither a module nor an expression has their value.

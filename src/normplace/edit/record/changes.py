@@ -149,12 +149,7 @@ def _placement_line(before: str | None, after: str | None) -> str:
 
 
 def _summary_lines(sites: Sequence[Change], width: int) -> list[str]:
-    """One line for all norms whose names differ only in their numbers.
-
-    Args:
-        sites: The norms.
-        width: The width of the column of slots.
-    """
+    """One line for all norms whose names differ only in their numbers."""
     groups: dict[tuple[str, ...], list[Change]] = {}
     for site in sites:
         key = (site.slot, pattern(site.name), pattern(site.before), AMOUNTS.sub("*", site.note))
@@ -202,12 +197,7 @@ def _fusion_lines(fusions: Sequence[Fusion]) -> list[str]:
 
 
 def small_matrix_warnings(before: Audit, after: Audit) -> tuple[str, ...]:
-    """The findings on small matrices before a norm that a move caused.
-
-    Args:
-        before: The audit of the original model.
-        after: The audit of the moved copy.
-    """
+    """The findings on small matrices before a norm that a move caused."""
     known = {finding.evidence for finding in before.findings}
     return tuple(
         f"{finding.evidence} {finding.remedy}"

@@ -126,11 +126,6 @@ def swap(
 def apply_swap(model: Model, request: SwapRequest, arguments: Arguments) -> Model:
     """Carry out a swap on a copy, and verify it.
 
-    Args:
-        model: The model.
-        request: What to swap.
-        arguments: The arguments of a call.
-
     Raises:
         UsageError: If no chosen norm can be swapped, or the copy fails its verification.
     """

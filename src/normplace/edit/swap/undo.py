@@ -27,12 +27,6 @@ def replace_norm(model: nn.Module, path: str, old: nn.Module, new: nn.Module) ->
 
     The module is frozen if the norm is.
 
-    Args:
-        model: The model, which is changed.
-        path: The name of the norm.
-        old: The norm.
-        new: The module.
-
     Raises:
         UsageError: If the norm has hooks of other code.
     """
@@ -47,14 +41,7 @@ def replace_norm(model: nn.Module, path: str, old: nn.Module, new: nn.Module) ->
 
 
 def keep_original(model: nn.Module, path: str, old: nn.Module, new: nn.Module) -> None:
-    """Keep the norm that a swap replaced.
-
-    Args:
-        model: The edited model.
-        path: The name of the norm.
-        old: The norm before the swap.
-        new: The module in its place.
-    """
+    """Keep the norm that a swap replaced."""
     originals = getattr(model, ORIGINALS, {})
     first, _ = originals.get(path, (old, new))
     setattr(model, ORIGINALS, {**originals, path: (first, new)})
