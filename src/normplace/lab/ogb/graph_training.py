@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from normplace.lab.ogb.recipe import Recipe
 from normplace.lab.ogb.training import fits, mean_loss, split_scores, step, task_loss
+from normplace.lab.tasks.graphs.graph_batches import GraphSet
 from normplace.lab.tasks.graphs.ogb.catalog import OgbTask
-from normplace.lab.tasks.graphs.ogb.graph_set import GraphSet
 
 EVALUATED = 8
 """How many times more graphs a batch has in evaluation, where no activations are kept."""

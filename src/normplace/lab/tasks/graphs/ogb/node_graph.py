@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from normplace.errors import UsageError
+from normplace.lab.tasks.graphs.graph_batches import interleave, sum_of_edges
 from normplace.lab.tasks.graphs.ogb.catalog import OgbTask, find_folder
 from normplace.lab.tasks.graphs.ogb.files import read_split
 from normplace.lab.tasks.graphs.ogb.raw_graphs import RawGraphs, read_raw
@@ -95,16 +96,6 @@ def add_reverse(raw: RawGraphs) -> tuple[Tensor, Tensor | None]:
     if not raw.both_directions:
         return pairs, attr
     return interleave(pairs), None if attr is None else attr.repeat_interleave(2, 0)
-
-
-def interleave(pairs: Tensor) -> Tensor:
-    """Each edge followed by its reverse."""
-    return torch.stack([pairs, pairs.flip(0)], 2).reshape(2, -1)
-
-
-def sum_of_edges(source: Tensor, edge_attr: Tensor, num_nodes: int) -> Tensor:
-    """The sum of the features of the edges that leave each node."""
-    return edge_attr.new_zeros(num_nodes, edge_attr.shape[1]).index_add_(0, source, edge_attr)
 
 
 def undirected(graph: NodeGraph) -> NodeGraph:
