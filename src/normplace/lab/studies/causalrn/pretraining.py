@@ -2,7 +2,7 @@
 
 Tokens are bytes, or those of a byte-level BPE that is learned from the text. The learning rate of each network is the
 best of a grid of shorter runs with a seed that is not reported. ``scripts/run_pretraining.py --study causalrn`` runs
-the trials in the order of :mod:`normplace.lab.studies.causalrn.pretraining_order`, several in one process.
+the trials, several in one process.
 """
 
 from __future__ import annotations
@@ -109,6 +109,11 @@ TINY = Setting(
     | {"text": STANDARD_LIBRARY, "precision": "float32", "device": "cpu"},
 )
 """Networks that train in a fraction of a second, to try out the order of the trials."""
+
+
+def grid_fields(network: str, vocab: int, tokens: int = FULL.grid) -> dict[str, object]:
+    """Configuration fields of the trials that choose a network's learning rate."""
+    return {"network": network, "vocab": vocab, "tokens": tokens, "seed": GRID_SEED}
 
 
 def plan(scale: str) -> Iterator[PretrainingTrial]:
@@ -251,12 +256,6 @@ def outcome(
         "loss": [float(f"{value / math.log(2) / corpus.train_bytes_per_token:.5g}") for value in loss],
     }
     return Outcome(metrics, curves)
-
-
-def seconds_of(trial: PretrainingTrial, tokens_per_second: float) -> float:
-    """Estimated seconds of the steps of a trial, from the speed of the Transformer."""
-    slower = {"pairwise": 5.0, "linear-attention": 2.0, "gated-linear": 2.0}
-    return slower.get(trial.network, 1.0) * trial.tokens / tokens_per_second
 
 
 def _unavailable(trial: PretrainingTrial) -> str | None:
