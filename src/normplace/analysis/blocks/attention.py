@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-from normplace._shared.closure import closure
 from normplace.analysis.dataflow.graph import Graph, Node
 from normplace.analysis.dataflow.operand_roles import operand_role, sums_rows
 from normplace.analysis.dataflow.operators import (
@@ -89,12 +88,10 @@ class AttentionCores:
     def _derived(self, value: ValueId, heads: int = 0) -> set[ValueId]:
         """A value and everything computed from it up to the next barrier."""
 
-        def following(value: ValueId) -> Iterator[ValueId]:
-            for node in self.graph.readers(value):
-                is_end = self.graph.is_barrier(node) and self._mixes_features(node, heads)
-                yield from () if is_end else node.outputs
+        def passes(node: Node) -> bool:
+            return not self.graph.is_barrier(node) or not self._mixes_features(node, heads)
 
-        return set(closure([value], following))
+        return set(self.graph.computed_from([value], passes))
 
     def kind_of(self, region: set[NodeId], norms: Iterable[Norm] = ()) -> str:
         """The kind of a branch: attention, recurrence, convolution, experts, graph convolution, mixer or mlp."""
@@ -181,16 +178,10 @@ class AttentionCores:
 
     def barriers_after(self, value: ValueId) -> list[Operand]:
         """The first barriers on every path from a value, each with the input it reads."""
-        barriers, seen, queue = [], set(), [value]
-        while queue:
-            value = queue.pop()
-            if value in seen:
-                continue
-            seen.add(value)
-            for node_id in self.graph.consumers.get(value, ()):
-                node = self.graph.nodes[node_id]
-                if self.graph.is_barrier(node):
-                    barriers.append((node_id, value))
-                else:
-                    queue += node.outputs
-        return barriers
+        graph = self.graph
+        return [
+            (node_id, before)
+            for before in graph.computed_from([value], lambda node: not graph.is_barrier(node))
+            for node_id in graph.consumers.get(before, ())
+            if graph.is_barrier(graph.nodes[node_id])
+        ]

@@ -159,20 +159,9 @@ class SlotFinder:
         """Whether a sum within a branch is read outside the branch and is not the stream of the skip."""
         if self.reachability.stream.get(add.skip, 0) & self.reachability.bit[value]:
             return False
-        region, seen, queue = self.structure.regions.of(add), set(), [value]
-        while queue:
-            value = queue.pop()
-            if value in seen:
-                continue
-            seen.add(value)
-            if value in self.graph.tape.outputs:
-                return True
-            for node in self.graph.consumers.get(value, ()):
-                if node not in region:
-                    return True
-                if self.graph.nodes[node].name in MOVES:
-                    queue += self.graph.nodes[node].outputs
-        return False
+        graph, region = self.graph, self.structure.regions.of(add)
+        views = graph.computed_from([value], lambda node: node.name in MOVES)
+        return any(view in graph.tape.outputs or not region.issuperset(graph.consumers.get(view, ())) for view in views)
 
     def _combined_copies(self, norm: Norm) -> AddIndex | None:
         """The first add after a product that combines copies of the norm's input by weights computed from the norm."""

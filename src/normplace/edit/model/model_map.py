@@ -242,7 +242,7 @@ class ModelMap:
     def has_head(self, block: BlockIndex) -> bool:
         """Whether features are computed from the stream after the last block of a stream."""
         graph, end = self.analysis.graph, self.analysis.adds_of(block)[-1].output
-        computed = closure([end], lambda value: [output for node in graph.readers(value) for output in node.outputs])
+        computed = graph.computed_from([end], lambda node: True)
         return any(graph.is_barrier(node) for value in computed for node in graph.readers(value))
 
     def final_norms(self, block: BlockIndex) -> list[NormIndex]:
