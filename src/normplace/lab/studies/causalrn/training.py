@@ -1,8 +1,8 @@
-"""Configuration fields of trials that train a network, and training on fixed-length copying."""
+"""Configuration fields of trials that train a network, and training on copying."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from normplace._shared.device import pick_device
 from normplace._shared.seeding import seeded
 from normplace.errors import expect_ranges
-from normplace.lab.tasks.sequences import AnswerAccuracy, Batch, FixedCopy
+from normplace.lab.tasks.sequences import AnswerAccuracy, Batch, FixedCopy, StringTask
 from normplace.lab.train.sequence import EVALUATION_BATCH, LossHistory, SequenceTraining, fit_sequence, predict_tokens
 from normplace.lab.trials.study import Outcome
 from normplace.models.sequence import SequenceModel, count_parameters
@@ -147,6 +147,22 @@ class CopyRun:
         return {
             f"decoded_{name}": float(value.mean()) for name, value in self.task.score(copied, batch)._asdict().items()
         }
+
+
+def train_on_strings(
+    trial: TrainedTrial, model: SequenceModel, task: StringTask, lengths: Sequence[int], exam: int, batch_size: int
+) -> tuple[LossHistory, dict[str, list[float]]]:
+    """Train on packed strings, then test on ``exam`` single strings of each length.
+
+    Returns:
+        The losses, and string and character accuracy by length.
+    """
+    train, test = (torch.Generator(pick_device(trial.device)).manual_seed(2 * trial.seed + n) for n in range(2))
+    losses = fit_sequence(model, task, trial.training(schedule="cosine"), train)
+    tested = [
+        trial.accuracies(model, task.evaluation_batch(exam, length, test), task.score, batch_size) for length in lengths
+    ]
+    return losses, {name: [one[name] for one in tested] for name in ("string", "character")}
 
 
 def train_to_copy(trial: Copying, build: Callable[[Copying, FixedCopy], SequenceModel]) -> CopyRun:
