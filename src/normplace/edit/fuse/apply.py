@@ -14,7 +14,7 @@ from normplace.edit.fuse.gates import MODULATIONS, GatedSum, Modulation, Modulat
 from normplace.edit.fuse.plan import FusePlan
 from normplace.edit.fuse.rewrite import FusedMethod, FusionEdit, SumEdit
 from normplace.edit.fuse.runtime import SUMS, FusedForward, FusedSum, NormRef
-from normplace.edit.record.changes import ATTRIBUTE, changes
+from normplace.edit.record.changes import changes, set_changes
 
 COMPILED = "normplace_compiled"
 """The attribute of a module that :func:`compile_branches` compiled."""
@@ -109,5 +109,5 @@ def unfuse(model: Model) -> Model:
     """
     target = uncompiled(model)
     if remove_fusions(target) or changes(target).fusions:
-        setattr(target, ATTRIBUTE, replace(changes(target), fusions=(), fusion_note="", step_ms=None))
+        set_changes(target, replace(changes(target), fusions=(), fusion_note="", step_ms=None))
     return model

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from torch import nn
 
 from normplace.analysis.results import Audit, pattern
 
-ATTRIBUTE = "normplace_changes"
+_ATTRIBUTE = "normplace_changes"
 """The attribute of an edited model that holds its record."""
 AMOUNTS = re.compile(r"(?<![\w.])\d[\d.e+-]*")
 ACTIONS = ("kept", "moved", "added", "removed", "swapped", "folded", "replaced")
@@ -208,4 +208,15 @@ def small_matrix_warnings(before: Audit, after: Audit) -> tuple[str, ...]:
 
 def changes(model: nn.Module) -> Changes:
     """The record of the edits of a model by :func:`normplace.move` and others; an empty record for other models."""
-    return getattr(model, ATTRIBUTE, Changes(None, None, (), ()))
+    return getattr(model, _ATTRIBUTE, Changes(None, None, (), ()))
+
+
+def set_changes(model: nn.Module, record: Changes) -> None:
+    """Give a model the record that :func:`changes` returns."""
+    setattr(model, _ATTRIBUTE, record)
+
+
+def add_edit(model: nn.Module, edit: str, **settings: Any) -> None:
+    """Add an edit to those that :func:`normplace.edit.load` repeats."""
+    record = changes(model)
+    set_changes(model, replace(record, moves=(*record.moves, {"edit": edit, **settings})))
