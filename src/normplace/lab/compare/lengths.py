@@ -47,20 +47,6 @@ def make_plan(
 ) -> Plan:
     """Plan a comparison from measured costs.
 
-    Args:
-        task: The task.
-        edits: The edits.
-        costs: Measured cost of each edit.
-        rates: Learning rates tried first.
-        seeds: Number of seeds.
-        start: ``fresh`` or ``weights``.
-        budget: The budget.
-        jobs: Trainings at once.
-        spent: Seconds of the budget that are spent.
-        identity: What :func:`~normplace.lab.compare.checks.task_identity` returned.
-        on_gpu: Whether the models are on a GPU.
-        notes: Sentences for the result.
-
     Raises:
         UsageError: If the budget is too small.
     """

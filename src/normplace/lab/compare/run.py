@@ -263,15 +263,7 @@ def _runs_in_process(task: Task, edits: Sequence[Edit], engine: str, jobs: int |
 
 
 def default_folder(task: Task, start: str, rates: Sequence[float], budget: str | int, identity: Identity) -> Path:
-    """A folder for these arguments, so that the same call resumes and another one does not interfere.
-
-    Args:
-        task: The task.
-        start: ``fresh`` or ``weights``.
-        rates: The learning rates tried first.
-        budget: The budget.
-        identity: What :func:`~normplace.lab.compare.checks.task_identity` returned.
-    """
+    """A folder for these arguments, so that the same call resumes and another one does not interfere."""
     parts = [task.reference or task.name, start, list(rates), str(budget)]
     if task.reference is None:
         parts.append(dict(identity))

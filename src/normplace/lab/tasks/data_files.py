@@ -104,11 +104,6 @@ def cached_by_file(size: int) -> Callable[[Callable[[*Arguments], Result]], Call
 def download(url: str, remedy: str, seconds: float = 30.0) -> bytes:
     """The content at ``url``.
 
-    Args:
-        url: The address.
-        remedy: What the user can do without a network, as the end of a sentence.
-        seconds: Timeout.
-
     Raises:
         UsageError: If the download fails or is forbidden.
     """

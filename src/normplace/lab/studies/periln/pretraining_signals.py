@@ -61,11 +61,7 @@ def output_gains(model: nn.Module) -> list[float]:
 
 
 def headline_numbers(measured: Mapping[int, Mapping[str, Any]]) -> dict[str, float]:
-    """Numbers before training, after it, and the extremes over all moments.
-
-    Args:
-        measured: Results of :func:`measure_signals` by the number of steps taken.
-    """
+    """Numbers before training, after it, and the extremes over all moments."""
     moments = [measured[taken] for taken in sorted(measured)]
     start, end = moments[0]["numbers"], moments[-1]["numbers"]
     largest = max(moment["numbers"]["peak"] for moment in moments)
