@@ -71,7 +71,19 @@ def stream(
     source: Tensor | None = None,
     source_mask: Tensor | None = None,
 ) -> Iterator[Tensor]:
-    """Yield each generated token, as one token per sequence; arguments as in :meth:`Transformer.generate`.
+    """Yield the generated tokens one by one, each as one token per sequence.
+
+    Args:
+        model: A decoder.
+        ids: The prompt, batch × length.
+        new: Maximum number of new tokens.
+        temperature: As in :meth:`Transformer.generate`.
+        top_k: As in :meth:`Transformer.generate`.
+        top_p: As in :meth:`Transformer.generate`.
+        stop: As in :meth:`Transformer.generate`.
+        generator: As in :meth:`Transformer.generate`.
+        source: As in :meth:`Transformer.generate`.
+        source_mask: As in :meth:`Transformer.generate`.
 
     Raises:
         UsageError: If an argument is out of range, or the network is an encoder.

@@ -71,6 +71,9 @@ def code_folder(sources: Path) -> Path | None:
 
     A loop contains the loops that it calls, and numba compares the file of the outer one only. The folder is therefore
     named after the source of all of them.
+
+    Args:
+        sources: The folder of their source.
     """
     digest = hashlib.sha256()
     for path in sorted(sources.glob("*.py")):
