@@ -8,10 +8,15 @@ from statistics import fmean, stdev
 
 from normplace._shared.text_table import markdown_table
 from normplace.lab.studies.causalrn.figures.published_copying import NETWORKS as COPIERS
+from normplace.lab.studies.causalrn.images import DIGITS
+from normplace.lab.studies.causalrn.lookup import TASKS
+from normplace.lab.studies.causalrn.networks import NETWORKS as CAUSALRN_NETWORKS
 from normplace.lab.studies.causalrn.networks import PAIR_NORMS
 from normplace.lab.studies.causalrn.networks import TITLES as NETWORKS
 from normplace.lab.studies.causalrn.opponents import LENGTH, OPPONENTS, SHORT_LENGTH
 from normplace.lab.studies.causalrn.published_measures import chosen_rate
+from normplace.lab.studies.causalrn.recall import FIRST_PAIRS, LEARNABLE
+from normplace.lab.studies.causalrn.training import COPIES
 from normplace.lab.studies.deepergcn.depth import ORDERS
 from normplace.lab.studies.estimates import estimate_text
 from normplace.lab.studies.extrapolation.networks import NAMES
@@ -88,6 +93,23 @@ def _copying(part: str, networks: Mapping[str, Mapping[str, str]], string: str, 
     if not rows:
         return NO_RESULTS
     return markdown_table(("network", *(f"{length} characters" for length in lengths), "seeds"), rows)
+
+
+def beyond_copying() -> str:
+    """Recall, look-up and image classification by network."""
+    records = committed.records("causalrn", "full")
+    rows: list[list[str]] = []
+    for network in CAUSALRN_NETWORKS:
+        recalls = [
+            [record.metrics["accuracy"] or 0.0 for record in pick(records, "recall", **fields, network=network)]
+            for fields in ({"pairs": pairs, "first_pairs": FIRST_PAIRS} for pairs in LEARNABLE)
+        ]
+        learned = [f"{sum(value >= COPIES for value in values)} of {len(values)}" for values in recalls]
+        found = [_mean(pick(records, "lookup", network=network, task=task), "string") for task in TASKS]
+        seen = _mean(pick(records, "images", network=network, data=DIGITS), "accuracy")
+        rows.append([NETWORKS[network], *learned, *found, seen])
+    headings = (*(f"{pairs} pairs, seeds that learned" for pairs in LEARNABLE), *TASKS.values(), "digits")
+    return markdown_table(("network", *headings), rows)
 
 
 def opponents() -> str:
@@ -180,7 +202,13 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "twitch": postdeg_tables.twitch,
     },
     "extrapolation": {"scores": scores},
-    "causalrn": {"lengths": lengths, "ablation": ablation, "published": published_lengths, "opponents": opponents},
+    "causalrn": {
+        "lengths": lengths,
+        "ablation": ablation,
+        "beyond": beyond_copying,
+        "published": published_lengths,
+        "opponents": opponents,
+    },
     "deepergcn": {
         "depths": depths,
         "recipes": deepergcn_tables.recipe_scores,

@@ -68,6 +68,8 @@ PICTURES = {
         Picture("ablation", "full", "Ablation of CausalRN: character accuracy"),
         Picture("head", "full", "A retrieval head built by hand: accuracy by number of keys", 600, legend=4),
         Picture("cost", "full", "Cost of a sequence by its length", panel=130),
+        Picture("recall", "full", "Multi-query associative recall with a curriculum", panel=240),
+        Picture("lookup", "full", "Look-up of the characters after an n-gram", panel=240, legend=3),
     ),
     "deepergcn": (
         Picture("depth", "full", "Score against depth, by block order", panel=185),

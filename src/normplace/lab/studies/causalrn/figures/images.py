@@ -15,6 +15,7 @@ def figures(records: Records) -> list[Figure]:
         records,
         PART.name,
         "data",
+        "{}",
         "accuracy",
         "accuracy",
         seed_range,

@@ -14,6 +14,7 @@ def figures(records: Records) -> list[Figure]:
         records,
         PART.name,
         "text",
+        "{} text",
         "bits_per_byte",
         "bits per byte",
         title="Language modeling on bytes",

@@ -26,6 +26,7 @@ def figures(records: Records) -> list[Figure]:
         own,
         PART.name,
         "vocab",
+        "vocabulary of {:,}",
         "bits_per_byte",
         "bits per byte",
         title="Pretraining: bits per byte by vocabulary",

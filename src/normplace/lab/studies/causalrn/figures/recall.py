@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from normplace.lab.report.rows import seed_range
 from normplace.lab.studies.causalrn.figures.scores import score_figures
 from normplace.lab.studies.causalrn.recall import PART
 from normplace.lab.trials.per_seed import Records, pick
@@ -29,10 +28,10 @@ def _figures(records: Records, title: str, training: str) -> list[Figure]:
         records,
         PART.name,
         "pairs",
+        "{} pairs",
         "accuracy",
         "accuracy",
-        seed_range,
+        spread=None,
         title=title,
-        caption=f"Share of queries answered correctly {training}; mean and range over seeds, at equal "
-        "parameter counts.",
+        caption=f"Share of queries answered correctly {training}; a point for each seed, at equal parameter counts.",
     )

@@ -98,20 +98,39 @@ def accuracy_by_length(networks: Mapping[str, Sequence[TrialRecord]], longest: i
 
 
 def score_figures(
-    records: Records, part: str, field: str, metric: str, axis: str, spread: Spread = STUDENT, **texts: Any
+    records: Records,
+    part: str,
+    field: str,
+    panel: str,
+    metric: str,
+    axis: str,
+    spread: Spread | None = STUDENT,
+    **texts: Any,
 ) -> list[Figure]:
-    """Draw a metric of every network, with one panel for each value of a configuration field."""
-    panels = {value: f"{value} {field}" for value in config_values(records, part, field)}
+    """Draw a metric of every network, with one panel for each value of a configuration field.
+
+    Args:
+        records: Records of successful trials.
+        part: Name of the part.
+        field: The configuration field.
+        panel: Format of a panel's title, such as ``{} pairs``.
+        metric: Name of the metric.
+        axis: Title of the axis.
+        spread: What to draw around the mean; None for a point for each seed instead.
+        **texts: Title and caption of the figure.
+    """
+    panels = {value: panel.format(value) for value in config_values(records, part, field)}
     groups: list[Group] = [
-        ({"panel": panel, "network": TITLES[network], "source": "measured"}, selected)
-        for value, panel in panels.items()
+        ({"panel": title, "network": TITLES[network], "source": "measured"}, selected)
+        for value, title in panels.items()
         for network in NETWORKS
         if (selected := pick(records, part, network=network, **{field: value}))
     ]
-    rows = score_rows(groups, metric, spread)
+    if spread is None:
+        groups = [(columns, [record]) for columns, selected in groups for record in selected]
     return [
         Figure(
-            rows=rows,
+            rows=score_rows(groups, metric, spread or STUDENT),
             spec=dots(
                 x={"field": "value", "title": axis},
                 rows="network",
@@ -121,7 +140,8 @@ def score_figures(
                 facet="panel",
                 panels=list(panels.values()),
             ),
-            alt=f"One panel for each value of {field}, with a point and its spread for every network.",
+            alt=f"One panel for each value of {field}, with {'points' if spread is None else 'a point and its spread'} "
+            "for every network.",
             **texts,
         )
     ]
