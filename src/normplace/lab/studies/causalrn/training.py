@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -14,7 +14,7 @@ from normplace._shared.seeding import seeded
 from normplace.errors import expect_ranges
 from normplace.lab.tasks.sequences import AnswerAccuracy, Batch, FixedCopy, StringTask
 from normplace.lab.train.sequence import EVALUATION_BATCH, LossHistory, SequenceTraining, fit_sequence, predict_tokens
-from normplace.lab.trials.study import Outcome
+from normplace.lab.trials.study import Outcome, Part
 from normplace.models.sequence import SequenceModel, count_parameters
 
 EXAM = 128
@@ -193,3 +193,15 @@ def copy_outcome(trial: Copying, build: Callable[[Copying, FixedCopy], SequenceM
     """Train the network that ``build`` returns, and test it under teacher forcing and by greedy decoding."""
     run = train_to_copy(trial, build)
     return Outcome(run.metrics | (run.decoded(trial.decoded) if trial.decoded else {}), run.series)
+
+
+def copying_part(
+    name: str,
+    config: type[Copying],
+    plan: Callable[[str], Iterable[Copying]],
+    build: Callable[[Copying, FixedCopy], SequenceModel],
+    label: Callable[[Copying], str],
+    **options: Any,
+) -> Part:
+    """A part whose trials train the network that ``build`` returns to copy."""
+    return Part(name, config, plan, lambda trial: copy_outcome(trial, build), label, **options)
