@@ -30,7 +30,8 @@ from normplace.lab.bench.record import run_environment
 from normplace.lab.studies.deepergcn import molhiv
 from normplace.lab.studies.deepergcn.molhiv import MolhivTrial
 from normplace.lab.studies.deepergcn.molhiv_official import OfficialTrial, Training
-from normplace.lab.tasks.graphs.molecules import ATOM_SIZES, BOND_SIZES, Molecules, load_molhiv
+from normplace.lab.tasks.graphs.graph_batches import GraphSet
+from normplace.lab.tasks.graphs.molecules import ATOM_SIZES, BOND_SIZES, load_molhiv
 from normplace.models.graph_parts import SumOfEmbeddings
 
 BATCH = 32
@@ -66,16 +67,16 @@ class PyGNetwork(nn.Module):
         return self.head(global_mean_pool(x, batch.batch, batch.num_graphs))[:, 0]
 
 
-def as_data(molecules: Molecules, indices: Tensor) -> list[Data]:
+def as_data(molecules: GraphSet, indices: Tensor) -> list[Data]:
     """The molecules as PyG's data objects on the CPU, as a ``DataLoader`` reads them."""
     graphs = []
     for index in indices:
         one = molecules.batch(index[None])
-        graphs.append(Data(x=one.x, edge_index=one.edge_index, edge_attr=one.bond, y=one.y))
+        graphs.append(Data(x=one.x, edge_index=one.edge_index, edge_attr=one.edge_attr, y=one.y[:, 0]))
     return graphs
 
 
-def pyg_steps(molecules: Molecules, order: Tensor, arguments: argparse.Namespace, collated: bool) -> Callable[[], None]:
+def pyg_steps(molecules: GraphSet, order: Tensor, arguments: argparse.Namespace, collated: bool) -> Callable[[], None]:
     """An epoch over ``order`` with PyG's modules."""
     device = arguments.device
     model = PyGNetwork(arguments.depth, arguments.dim).to(device).train()
@@ -93,7 +94,7 @@ def pyg_steps(molecules: Molecules, order: Tensor, arguments: argparse.Namespace
     return steps
 
 
-def stack_steps(molecules: Molecules, order: Tensor, arguments: argparse.Namespace) -> Callable[[], None]:
+def stack_steps(molecules: GraphSet, order: Tensor, arguments: argparse.Namespace) -> Callable[[], None]:
     """An epoch with ``GraphStack``, whose batches are gathered on the device."""
     data = molecules.to(arguments.device)
     model = molhiv.build(MolhivTrial(seed=0, depth=arguments.depth, dim=arguments.dim)).to(arguments.device).train()
@@ -103,15 +104,15 @@ def stack_steps(molecules: Molecules, order: Tensor, arguments: argparse.Namespa
         for part in order.split(BATCH):
             batch = data.batch(part)
             optimizer.zero_grad()
-            logits = model(batch.x, batch.edge_index, batch.bond, batch.batch, num_graphs=batch.num_graphs)[:, 0]
-            F.binary_cross_entropy_with_logits(logits, batch.y).backward()
+            logits = model(batch.x, batch.edge_index, batch.edge_attr, batch.batch, num_graphs=batch.num_graphs)[:, 0]
+            F.binary_cross_entropy_with_logits(logits, batch.y[:, 0]).backward()
             optimizer.step()
 
     return steps
 
 
 def study_steps(
-    molecules: Molecules, order: Tensor, arguments: argparse.Namespace
+    molecules: GraphSet, order: Tensor, arguments: argparse.Namespace
 ) -> tuple[Callable[[], None], Callable[[], None]]:
     """An epoch of several seeds at once, each with another order of the same molecules.
 

@@ -4,7 +4,7 @@ Usage: python scripts/estimate_scaling.py [--dim 1024 --depth 24 …] [--bandwid
 
 The operations per second of one GPU come from committed measurements on an H200, or with --run from a finished run of
 normplace train on one GPU. The number of operations and the bytes that FSDP2 sends follow from the network
-(normplace.lab.train.scaling). The bandwidth is an assumption. No run on several GPUs has tested the estimate.
+(papers/scaling.py). The bandwidth is an assumption. No run on several GPUs has tested the estimate.
 """
 
 from __future__ import annotations

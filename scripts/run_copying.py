@@ -17,11 +17,11 @@ import time
 from pathlib import Path
 
 import torch
+from orders.copying import STAGES, Request, longest_seconds, pending
 
 from normplace._shared.device import pick_device
 from normplace.lab.studies import causalrn
 from normplace.lab.studies.causalrn import STUDY
-from normplace.lab.studies.causalrn.published_order import STAGES, Request, longest_seconds, pending
 from normplace.lab.trials.config import config_dict
 from normplace.lab.trials.per_seed import SuccessfulRecords, pick
 from normplace.lab.trials.results import ResultFile, TrialRecord, read_records

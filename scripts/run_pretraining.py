@@ -24,15 +24,15 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from orders import causalrn_pretraining as causalrn_order
+from orders import periln_pretraining as periln_order
 
 from normplace._shared.device import pick_device
 from normplace._shared.output import write_atomic
 from normplace.errors import UsageError
 from normplace.lab.studies import causalrn, periln
 from normplace.lab.studies.causalrn import pretraining as causalrn_part
-from normplace.lab.studies.causalrn import pretraining_order as causalrn_order
 from normplace.lab.studies.periln import pretraining as periln_part
-from normplace.lab.studies.periln import pretraining_order as periln_order
 from normplace.lab.train.corpus import Corpus
 from normplace.lab.train.packages import PACKAGES
 from normplace.lab.train.steps import Pause, Paused
@@ -76,6 +76,12 @@ def _periln_seconds(trial: Any, tokens_per_second: float) -> float:
     return max(trial.depth * trial.dim**2 / (24 * 512**2), 0.1) * trial.tokens / tokens_per_second
 
 
+def _causalrn_seconds(trial: Any, tokens_per_second: float) -> float:
+    """The time of a step as a multiple of that of the Transformer."""
+    slower = {"pairwise": 5.0, "linear-attention": 2.0, "gated-linear": 2.0}
+    return slower.get(trial.network, 1.0) * trial.tokens / tokens_per_second
+
+
 STUDIES = {
     "periln": Pretraining(
         periln.STUDY,
@@ -90,7 +96,7 @@ STUDIES = {
         causalrn.STUDY,
         causalrn_part,
         causalrn_order,
-        causalrn_part.seconds_of,
+        _causalrn_seconds,
         lambda trial: trial.network == "transformer" and trial.tokens >= causalrn_part.FULL.grid,
         ("bits_per_byte", "diverged"),
         1_000_000,

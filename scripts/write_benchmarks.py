@@ -8,8 +8,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from papers.benchmark_page import page
+
 from normplace._shared.text_table import markdown_table
-from normplace.lab.bench.page import page
 from normplace.lab.bench.record import Record
 
 ROOT = Path(__file__).parents[1]

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
+from orders.periln_pretraining import settled_rate
+
 from normplace._shared.text_table import markdown_table
 from normplace.lab.report.text import count
 from normplace.lab.studies.estimates import estimate_text
@@ -15,8 +17,7 @@ from normplace.lab.studies.periln.claims.pretraining import at_best
 from normplace.lab.studies.periln.claims.theory import before_training, largest_factor, prediction
 from normplace.lab.studies.periln.figures.initialization import initialization_rows
 from normplace.lab.studies.periln.measures import at_best_rate, best_records
-from normplace.lab.studies.periln.pretraining import FULL, LONG_PLACEMENTS, MAIN, NAMED, PART
-from normplace.lab.studies.periln.pretraining_order import EQUAL_RATE, settled_rate
+from normplace.lab.studies.periln.pretraining import EQUAL_RATE, FULL, LONG_PLACEMENTS, MAIN, NAMED, PART
 from normplace.lab.studies.periln.published import BENCHMARK_SPREAD, BENCHMARKS, DIVERGED, HALF_PRECISION, LOSS
 from normplace.lab.studies.rate_grid import best_rate
 from normplace.lab.trials.per_seed import config_values, pick

@@ -7,6 +7,7 @@ from normplace.lab.studies.estimates import estimate_text
 from normplace.lab.studies.postdeg import extended, mis, plateau, social
 from normplace.lab.studies.postdeg.claims.extended import extended_score
 from normplace.lab.studies.postdeg.claims.plateau import SCORES, at_best_rate, best_rate
+from normplace.lab.studies.postdeg.measures import improvement
 from normplace.lab.studies.postdeg.selection import TASKS
 from normplace.lab.trials.per_seed import Measure, metric
 from normplace.models.convolutions import AGGREGATIONS
@@ -30,8 +31,7 @@ def degree_input() -> str:
         cells = []
         for task in TASKS:
             postdeg = extended_score(task, {"features": features})
-            better = -1 if task == "dismantling" else 1
-            cells.append(_cell(100 * better * ((extended_score(task, reference) - postdeg) / postdeg), "+.1f", "%"))
+            cells.append(_cell(100 * improvement(task, extended_score(task, reference), postdeg), "+.1f", "%"))
         rows.append([name, *cells])
     return markdown_table(("input of PostDeg", *TASKS.values()), rows, right_from=1)
 

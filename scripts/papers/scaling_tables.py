@@ -12,11 +12,11 @@ from typing import Any
 
 from normplace._shared.text_table import markdown_table
 from normplace.lab.studies.periln.pretraining import FULL, MAIN, PART, PretrainingTrial, config_of
-from normplace.lab.train.scaling import ScalingEstimate, estimate_step
 from normplace.lab.train.throughput import flops_per_token
 from normplace.lab.trials.per_seed import pick
 from normplace.models.transformer import AttentionConfig, Transformer, TransformerConfig
 from papers import committed
+from papers.scaling import ScalingEstimate, estimate_step
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 STEP_RECORD = RESULTS / "peri_step-cuda.json"

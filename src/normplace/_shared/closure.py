@@ -11,10 +11,6 @@ Item = TypeVar("Item", bound=Hashable)
 def closure(starts: Iterable[Item], following: Callable[[Item], Iterable[Item]]) -> Iterator[Item]:
     """The starts and all that follows from them, each item once, depth first.
 
-    Args:
-        starts: The first items.
-        following: The items that follow directly from one.
-
     Examples:
         >>> list(closure([12], lambda n: [n // 2] if n > 1 else []))
         [12, 6, 3, 1]

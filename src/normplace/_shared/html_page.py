@@ -27,13 +27,7 @@ def environment(package: str) -> Environment:
 
 
 def render(package: str, template: str, **values: Any) -> str:
-    """Render a template of a package.
-
-    Args:
-        package: Dotted name of the package with the ``templates`` folder.
-        template: File name in that folder.
-        **values: Variables of the template.
-    """
+    """Render a template of a package."""
     return environment(package).get_template(template).render(**values)
 
 

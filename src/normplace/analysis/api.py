@@ -68,12 +68,7 @@ def audit(model: nn.Module, *inputs: Any, certify: bool = False, **kwargs: Any) 
 
 
 def summarize(analysis: Analysis, certified_inputs: tuple[Any, ...] | None = None) -> Audit:
-    """The audit of an analysis.
-
-    Args:
-        analysis: The analysis.
-        certified_inputs: Inputs for the certificate; None to leave it out.
-    """
+    """The audit of an analysis."""
     return Audit(
         model=type(analysis.model).__name__,
         placement=analysis.placement,

@@ -24,11 +24,6 @@ OPTIONS: dict[str, Any] = {"text": WORDS, "tokenizer": str, "out": str, "log": W
 def apply_config_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
     """Set the arguments of ``train`` that are in its configuration file and not on the command line.
 
-    Args:
-        app: The application.
-        commands: The words of the command.
-        arguments: The arguments, with the words of the command line.
-
     Raises:
         UsageError: If the file cannot be read, or a key or value is wrong.
     """
@@ -40,9 +35,6 @@ def apply_config_file(app: App, commands: tuple[str, ...], arguments: ArgumentCo
 
 def read_config_file(path: Path) -> dict[str, Any]:
     """The settings in a TOML file: options by name, at the top or in the tables ``network`` and ``training``.
-
-    Args:
-        path: The file.
 
     Raises:
         UsageError: If the file cannot be read, or a key or value is wrong.

@@ -81,11 +81,6 @@ def find_model(target: str | None, hf: Path | None) -> FactoryTarget | ConfigTar
 def load_model(target: str | None, hf: Path | None, *, quiet: bool) -> Loaded:
     """Load the model that a command edits, with its weights and the arguments of a call.
 
-    Args:
-        target: The argument TARGET.
-        hf: The option ``--hf``.
-        quiet: Whether to leave out the line on the origin of the weights, for JSON.
-
     Raises:
         UsageError: If there is no such model, or it cannot be loaded.
     """
@@ -105,14 +100,7 @@ def load_model(target: str | None, hf: Path | None, *, quiet: bool) -> Loaded:
 
 
 def write_edited(model: Model, out: Path, json: bool, settings: Mapping[str, Any] | None = None) -> int:
-    """Print the changes of an edited model, and write it to a folder.
-
-    Args:
-        model: The model.
-        out: The folder.
-        json: Print JSON.
-        settings: The arguments of its edit, to be checked against its record.
-    """
+    """Print the changes of an edited model, and write it to a folder."""
     from normplace.edit import changes
     from normplace.edit.saving.files import save
 

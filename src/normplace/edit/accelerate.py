@@ -16,7 +16,7 @@ from normplace.edit.fold.verify import EXACT, TOLERANCE, difference
 from normplace.edit.fuse.numbers import Numbers, measure, measure_in_float64
 from normplace.edit.model.attachments import has_other_hooks
 from normplace.edit.model.copying import copy_model, require_independent
-from normplace.edit.record.changes import ATTRIBUTE, Change, changes
+from normplace.edit.record.changes import Change, changes, set_changes
 from normplace.edit.swap.undo import replace_norm
 from normplace.edit.verify.capture import Arguments
 from normplace.errors import UsageError, first_line
@@ -68,7 +68,7 @@ def accelerate(model: Model, *inputs: Any, **kwargs: Any) -> Model:
     if inputs or kwargs:
         error, where = max(error, _verify_model(model, copied, (inputs, kwargs))), "on the given inputs"
     note = f"outputs and gradients differ by at most {error:.1e} {where}"
-    setattr(copied, ATTRIBUTE, replace(changes(model), sites=tuple(sites), refused=tuple(refused), note=note))
+    set_changes(copied, replace(changes(model), sites=tuple(sites), refused=tuple(refused), note=note))
     return copied  # pyright: ignore[reportReturnType]
 
 
@@ -95,7 +95,7 @@ def unaccelerate(model: Model) -> Model:
         sites.append(Change("replaced", type(old).__name__, path or "the model", note="restored"))
     if hasattr(copied, ORIGINALS):
         delattr(copied, ORIGINALS)
-    setattr(copied, ATTRIBUTE, replace(changes(model), sites=tuple(sites), refused=(), note=""))
+    set_changes(copied, replace(changes(model), sites=tuple(sites), refused=(), note=""))
     return copied  # pyright: ignore[reportReturnType]
 
 
@@ -178,14 +178,7 @@ def _put(model: nn.Module, path: str, old: nn.Module, new: nn.Module) -> nn.Modu
 
 
 class _Probe(nn.Module):
-    """A convolution or an aggregation with its inputs as parameters, so that they get gradients.
-
-    Args:
-        module: The module.
-        x: Features of the nodes, or rows to aggregate.
-        targets: Features of the targets, if they are other nodes.
-        attributes: Features of the edges.
-    """
+    """A convolution or an aggregation with its inputs as parameters, so that they get gradients."""
 
     def __init__(
         self, module: nn.Module, x: Tensor, targets: Tensor | None = None, attributes: Tensor | None = None

@@ -115,16 +115,7 @@ class Aggregation(Unscriptable, nn.Module):
         return edge is None or not self.is_clamped
 
     def over_edges(self, x: Tensor, graph: Graph, edge: EdgeTerms, num_dst: int, eps: float, dim: int = -2) -> Tensor:
-        """Aggregate ``relu(x_j + e_ij) + eps`` over the incoming edges of each target, without storing messages.
-
-        Args:
-            x: The sources' features.
-            graph: The graph.
-            edge: Edge terms, for which :meth:`can_fuse` is true.
-            num_dst: Number of targets.
-            eps: Added to every rectified message.
-            dim: The dimension of the nodes.
-        """
+        """Aggregate ``relu(x_j + e_ij) + eps`` over the incoming edges of each target, without storing messages."""
         if x.dim() > 2:
             self._check_channels(x, dim)
             rows, edge = as_channels(x, edge, dim)

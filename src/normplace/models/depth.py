@@ -32,9 +32,6 @@ class FrozenStatistics:
     """A context that does not update running statistics, so that recomputation does not count a batch twice.
 
     It can be entered repeatedly, for a backward pass with ``retain_graph=True``.
-
-    Args:
-        modules: Modules that contain the BatchNorms.
     """
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
@@ -140,10 +137,6 @@ class _ForwardStates:
 
     All states are in one tensor that is allocated before the branches run. Many small tensors between the large
     temporary ones would keep the allocator from releasing memory.
-
-    Args:
-        count: Number of branches.
-        device: Device of the branches.
     """
 
     def __init__(self, count: int, device: torch.device) -> None:
@@ -246,11 +239,7 @@ class _Reversible(torch.autograd.Function):
 
 
 class _GradientSums:
-    """Gradients accumulated in preallocated tensors, which keeps the allocator from fragmenting.
-
-    Args:
-        tensors: The tensors to differentiate.
-    """
+    """Gradients accumulated in preallocated tensors, which keeps the allocator from fragmenting."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._sums = {id(tensor): torch.zeros_like(tensor) for tensor in tensors}

@@ -31,12 +31,6 @@ def edge_terms(
 ) -> EdgeTerms:
     """What is added to the source's features on each edge.
 
-    Args:
-        edge_attr: Features or types of the edges.
-        linear: The map of features to the messages' width, if there is one.
-        table: The term of each type, if edges have types.
-        sent: The sources' features, for the dtype.
-
     Raises:
         UsageError: If the features are not real numbers, or do not have the width of the map or of the messages.
     """
@@ -107,11 +101,6 @@ def _stored_terms(edge: EdgeTerms, messages: Tensor, dim: int) -> Tensor | None:
 def as_channels(x: Tensor, edge: EdgeTerms, dim: int) -> tuple[Tensor, EdgeTerms]:
     """Node features with several dimensions as one row for each node, and edge terms that fit.
 
-    Args:
-        x: Features with the nodes in dimension ``dim``.
-        edge: Edge terms for the last dimension, or with all dimensions of ``x``.
-        dim: The dimension of the nodes.
-
     Raises:
         UsageError: If the edge terms have other dimensions.
     """
@@ -142,16 +131,6 @@ def aggregate_stored(
     weights: Tensor | None,
 ) -> Tensor:
     """Store every message and aggregate them with any module.
-
-    Args:
-        reduction: The module.
-        sent: The sources' features.
-        graph: The graph.
-        edge: Edge terms.
-        num_dst: Number of targets.
-        eps: Added to every rectified message.
-        dim: The dimension of the nodes.
-        weights: A factor for each message, or None.
 
     Raises:
         UsageError: If there is not one factor for each edge.

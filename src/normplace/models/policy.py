@@ -179,10 +179,6 @@ def break_ties(scores: NDArray[np.float64], generator: np.random.Generator) -> N
 
     Neighbors in sorted order are tied if closer than 1e-10 of the largest magnitude, or of 1 if that is larger.
 
-    Args:
-        scores: In float64.
-        generator: Draws the order of ties.
-
     Examples:
         >>> broken = break_ties(np.array([1.0, 1.0 + 1e-15, 2.0]), np.random.default_rng(0))
         >>> int(np.argmax(broken)), bool(np.ptp(broken[:2]) < 1e-10)

@@ -108,7 +108,13 @@ class _NodeTable(nn.Module):
     """An embedding for each user and item."""
 
     def __init__(
-        self, num_users: int, num_items: int, dim: int, depth: int, init: float, generator: torch.Generator | None
+        self,
+        num_users: int,
+        num_items: int,
+        dim: int = 64,
+        depth: int = 3,
+        init: float = 0.1,
+        generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         if min(num_users, num_items, dim) < 1 or depth < 0:
@@ -117,10 +123,13 @@ class _NodeTable(nn.Module):
             )
         self.num_users, self.num_items, self.depth, self.init = num_users, num_items, depth, init
         self.embedding = nn.Parameter(torch.empty(num_users + num_items, dim))
-        self._draw(generator)
+        nn.init.normal_(self.embedding, std=init, generator=generator)
 
-    def _draw(self, generator: torch.Generator | None) -> None:
-        nn.init.normal_(self.embedding, std=self.init, generator=generator)
+    def reset_parameters(self) -> None:
+        """Reset the table, and the norms if there are any, to initial values."""
+        nn.init.normal_(self.embedding, std=self.init)
+        for child in self.children():
+            reset_tree(child)
 
     def _rows(self, adjacency: Adjacency) -> Tensor:
         if adjacency.num_nodes != len(self.embedding):
@@ -152,21 +161,6 @@ class LightGCN(_NodeTable):
         >>> LightGCN(2, 2, dim=8)(graph).shape
         torch.Size([4, 8])
     """
-
-    def __init__(
-        self,
-        num_users: int,
-        num_items: int,
-        dim: int = 64,
-        depth: int = 3,
-        init: float = 0.1,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        super().__init__(num_users, num_items, dim, depth, init, generator)
-
-    def reset_parameters(self) -> None:
-        """Draw a new initial table."""
-        self._draw(None)
 
     def forward(self, adjacency: Adjacency) -> Tensor:
         """The rows of all users, then of all items."""
@@ -235,12 +229,6 @@ class NormalizedGCN(_NodeTable):
             Residual(_Propagation(), dim, rule, norm, layer, depth, inside) for layer in range(1, depth + 1)
         )
         self.final_norm = build_slot_norm(norm, "final", dim) if rule.final else None
-
-    def reset_parameters(self) -> None:
-        """Reset the table and the norms to initial values."""
-        self._draw(None)
-        for child in self.children():
-            reset_tree(child)
 
     def forward(self, adjacency: Adjacency, factor: Tensor | None = None) -> Tensor:
         """The rows of all users, then of all items.

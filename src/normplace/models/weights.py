@@ -39,11 +39,6 @@ def write_tensors(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mappi
 
     It never copies all tensors at once, including those on other devices.
 
-    Args:
-        file: The output file.
-        tensors: Tensors by name, with dtypes of ``DTYPES``.
-        metadata: Text to store with them.
-
     Raises:
         UsageError: If a tensor has another dtype.
     """

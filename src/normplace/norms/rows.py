@@ -46,11 +46,6 @@ def check_batch(batch: Tensor, rows: int) -> None:
 def checked_batch(batch: Tensor, rows: int, num_graphs: int | None) -> tuple[Tensor, int]:
     """The graph of each row, checked, and the number of graphs.
 
-    Args:
-        batch: Integers from 0.
-        rows: Number of rows.
-        num_graphs: Number of graphs; computed from ``batch`` when None, which synchronizes with the device.
-
     Raises:
         UsageError: If they do not match.
     """

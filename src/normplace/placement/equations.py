@@ -86,15 +86,7 @@ def normalized(term: Expression, norm: str = "N", side: str | None = None) -> Ex
 def branch_term(
     spec: BlockSpec, *, stream: Expression = X, branch: str = "F", input_norm: str = "N", sides: Sides | None = None
 ) -> Expression:
-    """What a block adds to its skip, such as ``N(F(N(x)))``.
-
-    Args:
-        spec: The block.
-        stream: What the block reads.
-        branch: Name of the branch.
-        input_norm: Name of the input norm.
-        sides: Where a scale is placed.
-    """
+    """What a block adds to its skip, such as ``N(F(N(x)))``."""
     sides = sides or {}
     read = stream
     if spec.input:
@@ -107,13 +99,7 @@ def branch_term(
 
 
 def skip_term(spec: BlockSpec, *, projected: bool = False, sides: Sides | None = None) -> Expression:
-    """The skip of a block with its multiplier, such as ``2 x``.
-
-    Args:
-        spec: The block; it has a skip.
-        projected: Whether a linear map ``P`` is on the skip.
-        sides: Where a scale is placed.
-    """
+    """The skip of a block with its multiplier, such as ``2 x``."""
     skip: Expression = normalized(X, side=(sides or {}).get("input")) if spec.skip_normed else X
     skip = Apply("D", skip) if spec.damped and spec.stream else skip
     skip = Apply("P", skip) if projected else skip
@@ -123,14 +109,7 @@ def skip_term(spec: BlockSpec, *, projected: bool = False, sides: Sides | None =
 def block_term(
     spec: BlockSpec, *, projected: bool = False, extra_residual: str | None = None, sides: Sides | None = None
 ) -> Expression:
-    """The next value of the stream.
-
-    Args:
-        spec: The block.
-        projected: Whether a linear map ``P`` is on the skip.
-        extra_residual: Name of a value that the stack adds to the sum.
-        sides: Where a scale is placed.
-    """
+    """The next value of the stream."""
     total = branch_term(spec, sides=sides)
     if not spec.is_plain:
         extra = () if extra_residual is None else (Symbol(extra_residual),)

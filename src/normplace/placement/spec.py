@@ -15,11 +15,7 @@ BLOCK_SLOTS = ("input", "inner", "output", "stream")
 
 
 def short_repr(value: Any) -> str:
-    """The call that builds a dataclass, without the fields that have their defaults.
-
-    Args:
-        value: A dataclass instance.
-    """
+    """The call that builds a dataclass, without the fields that have their defaults."""
     fields = [(field, getattr(value, field.name)) for field in dataclasses.fields(value)]
     changed = ", ".join(f"{field.name}={content!r}" for field, content in fields if content != field.default)
     return f"{type(value).__name__}({changed})"

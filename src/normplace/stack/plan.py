@@ -144,12 +144,7 @@ def plan_boundaries(calls: Sequence[BlockCall], final_norm: nn.Module | None) ->
 
 
 def _plan_boundary(call: BlockCall, end: BlockCall | nn.Module | None) -> BoundaryPlan:
-    """What can be fused at the end of a block.
-
-    Args:
-        call: The block.
-        end: What follows: the next block, the final norm, or nothing.
-    """
+    """What can be fused at the end of a block."""
     if (reason := _why_not_staged(call)) is not None:
         return BoundaryPlan(staged=False, reason=reason)
     block = call.block

@@ -72,15 +72,7 @@ class _StagedBlock(NamedTuple):
         following: _StagedBlock | None,
         final_norm: nn.Module | None,
     ) -> tuple[Tensor, Tensor | None]:
-        """The stream after the block, and the result of the norm after it if the fused pass computed that.
-
-        Args:
-            x: The stream before the block.
-            normed: The result of the block's read stage, if an earlier pass computed it.
-            plan: What to fuse.
-            following: The next block, if it runs stage by stage too.
-            final_norm: The norm after the last block.
-        """
+        """The stream after the block, and the result of the norm after it if the fused pass computed that."""
         block = self.block
         if normed is None:
             normed = block.read(x, self.rows)

@@ -76,19 +76,19 @@ def test_published_networks_have_one_width():
 
 def test_a_trial_learns_to_copy():
     before = torch.get_rng_state()
-    outcome = copying_fixed.run(COPY)
+    outcome = copying_fixed.PART.run(COPY)
     assert torch.equal(torch.get_rng_state(), before)
-    assert outcome == copying_fixed.run(COPY)
+    assert outcome == copying_fixed.PART.run(COPY)
     assert outcome.metrics["string"] > 0.9
     assert outcome.metrics["decoded_string"] > 0.9
     assert outcome.series["character"][-1] > outcome.series["character"][0]
-    assert copying_fixed.run(replace(COPY, steps=2, seed=1)).metrics["string"] == 0
+    assert copying_fixed.PART.run(replace(COPY, steps=2, seed=1)).metrics["string"] == 0
 
 
 def test_early_stopping_is_a_configuration_field():
     easy = replace(COPY, length=1, letters=1, steps=100, every=10)
-    assert copying_fixed.run(easy).metrics["steps"] < 100
-    assert copying_fixed.run(replace(easy, stop_when_perfect=False)).metrics["steps"] == 100
+    assert copying_fixed.PART.run(easy).metrics["steps"] < 100
+    assert copying_fixed.PART.run(replace(easy, stop_when_perfect=False)).metrics["steps"] == 100
 
 
 def test_the_rounded_scan_differs_from_the_scan_by_rounding_only():

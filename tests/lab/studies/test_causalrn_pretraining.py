@@ -8,11 +8,12 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
+from scripts.orders.causalrn_pretraining import pending, settled_rate
 from tests.lab.studies.support import record, text_folder
 from tests.project_scripts import imported_script
 
 from normplace import UsageError
-from normplace.lab.studies.causalrn import pretraining, pretraining_order
+from normplace.lab.studies.causalrn import pretraining
 from normplace.lab.studies.causalrn.claims.pretraining import CLAIMS
 from normplace.lab.studies.causalrn.figures.pretraining import figures
 from normplace.lab.studies.causalrn.networks import NETWORKS
@@ -26,7 +27,6 @@ from normplace.lab.studies.causalrn.pretraining import (
     PretrainingTrial,
     pretraining_text,
 )
-from normplace.lab.studies.causalrn.pretraining_order import pending, settled_rate
 from normplace.lab.train.steps import Pause, Paused
 from normplace.lab.trials.claims import Verdict, judge
 from normplace.lab.trials.per_seed import SuccessfulRecords
@@ -141,9 +141,9 @@ def test_mistakes(words):
 
 
 def test_the_runner_runs_this_study(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(pretraining_order, "NETWORKS", ("scan",))
-    monkeypatch.setattr(pretraining_order, "SEEDS", 1)
     with imported_script("run_pretraining") as script:
+        monkeypatch.setattr(script.causalrn_order, "NETWORKS", ("scan",))
+        monkeypatch.setattr(script.causalrn_order, "SEEDS", 1)
         command = ["--study", "causalrn", "--scale", "smoke", "--out", str(tmp_path), "--minutes", "10"]
         assert script.main([*command, "--trials", "byts"]) == 2
         assert "did you mean 'bytes'" in capsys.readouterr().err

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from scripts.orders.copying import STAGES, longest_seconds, pending
 from tests.lab.studies.support import record, verdict
 from tests.project_scripts import imported_script
 from torch.nn import functional as F
@@ -20,7 +21,6 @@ from normplace.lab.studies.causalrn.opponents import OPPONENTS, PAIRWISE, RATES,
 from normplace.lab.studies.causalrn.published_ablation import COMPLETE, GRID, ONE_CHANGE, PublishedAblationTrial
 from normplace.lab.studies.causalrn.published_copying import PublishedCopyTrial
 from normplace.lab.studies.causalrn.published_measures import accuracy_after, chosen_rate, lead_at_equal_time
-from normplace.lab.studies.causalrn.published_order import STAGES, longest_seconds, pending
 from normplace.lab.studies.causalrn.published_size import BUDGET, LONGER, first_copy, in_budget
 from normplace.lab.studies.causalrn.windows import WindowedBranch, windowed_mean
 from normplace.lab.tasks.sequences import FixedCopy
@@ -109,7 +109,7 @@ def test_a_longer_training_contains_the_published_one():
     assert in_budget([50], [0.4], 120) == 0.4
     assert (first_copy(strings), first_copy(strings[:1])) == (1, None)
     trial = next(iter(published_copying.plan("smoke")))
-    short, long = (published_copying.run(replace(trial, steps=n, device="cpu", decoded=0)) for n in (2, 4))
+    short, long = (published_copying.PART.run(replace(trial, steps=n, device="cpu", decoded=0)) for n in (2, 4))
     assert long.metrics["character_in_budget"] == short.metrics["character_in_budget"]
     assert long.series["character"][:1] == short.series["character"]
     assert "seconds" not in long.series

@@ -67,7 +67,7 @@ def test_the_compiled_gradient_equals_the_eager_one(molecules):
 
 def symmetric(molecules):
     """The molecules with bonds of one kind."""
-    return replace(molecules, bond=torch.zeros_like(molecules.bond))
+    return replace(molecules, edge_attr=torch.zeros_like(molecules.edge_attr))
 
 
 @needs_gpu

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from scripts.orders.periln_pretraining import STAGES, pending, settled_rate
+from scripts.orders.rate_grid import next_rates
 from tests.lab.studies.support import record
 from tests.project_scripts import imported_script
 
@@ -17,6 +19,7 @@ from normplace import UsageError
 from normplace.lab.studies.periln import pretraining
 from normplace.lab.studies.periln.claims.pretraining import CLAIMS, good_rates
 from normplace.lab.studies.periln.pretraining import (
+    EQUAL_RATE,
     FULL,
     MAIN,
     PART,
@@ -27,8 +30,6 @@ from normplace.lab.studies.periln.pretraining import (
     VARIANTS,
     PretrainingTrial,
 )
-from normplace.lab.studies.periln.pretraining_order import EQUAL_RATE, STAGES, pending, settled_rate
-from normplace.lab.studies.rate_grid import next_rates
 from normplace.lab.train.steps import Pause, Paused
 from normplace.lab.trials.claims import State, Verdict, judge
 from normplace.lab.trials.per_seed import SuccessfulRecords

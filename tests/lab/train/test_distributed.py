@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from scripts.papers.scaling import step_traffic
 from tests.lab.train.processes import CASES, COMPILED, COUNTED, DTYPES, SIGNALS
 from tests.lab.train.training_cases import ALONE, corpus, network, train_config
 
@@ -19,7 +20,6 @@ from normplace.errors import UsageError
 from normplace.lab.train.distributed import join_process_group
 from normplace.lab.train.log import read_log
 from normplace.lab.train.loop import fit
-from normplace.lab.train.scaling import step_traffic
 
 ROOT = Path(__file__).parents[3]
 

@@ -26,12 +26,6 @@ PlacedNorm = tuple[Norm, NormSlot]
 class BlockAssembler:
     """Assembles the blocks of one graph.
 
-    Args:
-        structure: The residual adds and norms.
-        slots: The slots of the norms.
-        attention: The attention cores.
-        branches: The branches of the adds.
-
     Attributes:
         block_of: The block of each add.
     """

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-from normplace._shared.closure import closure
 from normplace.analysis.dataflow.graph import Graph, Node
 from normplace.analysis.dataflow.operand_roles import operand_role, sums_rows
 from normplace.analysis.dataflow.operators import (
@@ -28,9 +27,6 @@ Operand = tuple[NodeId, ValueId]
 
 class AttentionCores:
     """The attention cores of a graph, fused or written out.
-
-    Args:
-        graph: The graph.
 
     Attributes:
         letters: ``q``, ``k`` or ``v`` for each operand of a core.
@@ -92,20 +88,13 @@ class AttentionCores:
     def _derived(self, value: ValueId, heads: int = 0) -> set[ValueId]:
         """A value and everything computed from it up to the next barrier."""
 
-        def following(value: ValueId) -> Iterator[ValueId]:
-            for node in self.graph.readers(value):
-                is_end = self.graph.is_barrier(node) and self._mixes_features(node, heads)
-                yield from () if is_end else node.outputs
+        def passes(node: Node) -> bool:
+            return not self.graph.is_barrier(node) or not self._mixes_features(node, heads)
 
-        return set(closure([value], following))
+        return set(self.graph.computed_from([value], passes))
 
     def kind_of(self, region: set[NodeId], norms: Iterable[Norm] = ()) -> str:
-        """The kind of a branch: attention, recurrence, convolution, experts, graph convolution, mixer or mlp.
-
-        Args:
-            region: The nodes of the branch.
-            norms: The norms in the branch, which show the axis of its features.
-        """
+        """The kind of a branch: attention, recurrence, convolution, experts, graph convolution, mixer or mlp."""
         names = {self.graph.nodes[node_id].name for node_id in region}
         if region & self.ends:
             return "attention"
@@ -189,16 +178,10 @@ class AttentionCores:
 
     def barriers_after(self, value: ValueId) -> list[Operand]:
         """The first barriers on every path from a value, each with the input it reads."""
-        barriers, seen, queue = [], set(), [value]
-        while queue:
-            value = queue.pop()
-            if value in seen:
-                continue
-            seen.add(value)
-            for node_id in self.graph.consumers.get(value, ()):
-                node = self.graph.nodes[node_id]
-                if self.graph.is_barrier(node):
-                    barriers.append((node_id, value))
-                else:
-                    queue += node.outputs
-        return barriers
+        graph = self.graph
+        return [
+            (node_id, before)
+            for before in graph.computed_from([value], lambda node: not graph.is_barrier(node))
+            for node_id in graph.consumers.get(before, ())
+            if graph.is_barrier(graph.nodes[node_id])
+        ]

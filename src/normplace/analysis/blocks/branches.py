@@ -14,11 +14,7 @@ SCALING = MOVES | {"mul", "div"}
 
 
 class Branches:
-    """The branches of the residual adds of one graph.
-
-    Args:
-        structure: The residual adds and norms.
-    """
+    """The branches of the residual adds of one graph."""
 
     def __init__(self, structure: ResidualStructure) -> None:
         self.structure, self.graph, self.reachability = structure, structure.graph, structure.reachability

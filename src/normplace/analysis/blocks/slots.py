@@ -48,12 +48,7 @@ class NormSlot:
 
 
 class SlotFinder:
-    """Finds the slots of the norms of one graph.
-
-    Args:
-        structure: The residual adds and norms.
-        attention: The attention cores.
-    """
+    """Finds the slots of the norms of one graph."""
 
     def __init__(self, structure: ResidualStructure, attention: AttentionCores) -> None:
         self.graph, self.norms, self.adds = structure.graph, structure.norms, structure.adds
@@ -164,20 +159,9 @@ class SlotFinder:
         """Whether a sum within a branch is read outside the branch and is not the stream of the skip."""
         if self.reachability.stream.get(add.skip, 0) & self.reachability.bit[value]:
             return False
-        region, seen, queue = self.structure.regions.of(add), set(), [value]
-        while queue:
-            value = queue.pop()
-            if value in seen:
-                continue
-            seen.add(value)
-            if value in self.graph.tape.outputs:
-                return True
-            for node in self.graph.consumers.get(value, ()):
-                if node not in region:
-                    return True
-                if self.graph.nodes[node].name in MOVES:
-                    queue += self.graph.nodes[node].outputs
-        return False
+        graph, region = self.graph, self.structure.regions.of(add)
+        views = graph.computed_from([value], lambda node: node.name in MOVES)
+        return any(view in graph.tape.outputs or not region.issuperset(graph.consumers.get(view, ())) for view in views)
 
     def _combined_copies(self, norm: Norm) -> AddIndex | None:
         """The first add after a product that combines copies of the norm's input by weights computed from the norm."""
@@ -315,13 +299,7 @@ class SlotFinder:
         return any(other != place and pattern(other) == pattern(place) for other in others)
 
     def _ends_block(self, index: AddIndex, in_block: bool, slots: Sequence[NormSlot]) -> bool:
-        """Whether a norm on the last sum of a stream belongs to the block of that sum.
-
-        Args:
-            index: The last add.
-            in_block: Whether the norm is in the module that adds.
-            slots: The slots of all norms.
-        """
+        """Whether a norm on the last sum of a stream belongs to the block of that sum."""
         add, previous = self.adds[index], self._add_before_block(self.adds[index])
         siblings = [
             norm for norm, slot in zip(self.norms, slots, strict=True) if (slot.name, slot.add) == ("stream", previous)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -239,19 +239,24 @@ class Graph:
         rows = math.prod(shape) // max(shape[-1:] or (1,))
         return first == second and math.prod(self.values[node.outputs[0]].shape) == rows
 
-    def barriers_before(self, value: ValueId) -> Iterator[NodeId]:
+    def computed_from(self, values: Iterable[ValueId], passes: Callable[[Node], bool]) -> Iterator[ValueId]:
+        """The values, and everything that is computed from them by nodes that pass, each value once."""
+
+        def following(value: ValueId) -> Iterator[ValueId]:
+            for node in self.readers(value):
+                yield from node.outputs if passes(node) else ()
+
+        return closure(values, following)
+
+    def barriers_before(self, value: ValueId) -> set[NodeId]:
         """The last barriers on every path to a value."""
-        queue, seen = [value], set()
-        while queue:
-            node_id = self.producer.get(queue.pop())
-            if node_id is None or node_id in seen:
-                continue
-            seen.add(node_id)
-            node = self.nodes[node_id]
-            if self.is_barrier(node):
-                yield node_id
-            else:
-                queue += self.data_inputs(node)
+
+        def preceding(value: ValueId) -> Sequence[ValueId]:
+            node = self.maker(value)
+            return () if node is None or self.is_barrier(node) else self.data_inputs(node)
+
+        makers = (self.producer.get(earlier) for earlier in closure([value], preceding))
+        return {node_id for node_id in makers if node_id is not None and self.is_barrier(self.nodes[node_id])}
 
     def is_after_pairing(self, value: ValueId) -> bool:
         """Whether one of the last barriers before a value multiplies features with features."""

@@ -23,12 +23,7 @@ __all__ = ["RULES", "find"]
 
 
 def find(analysis: Analysis, certified_inputs: tuple[Any, ...] | None = None) -> tuple[Finding, ...]:
-    """The findings of all rules, worst first; findings on norms whose names differ only in numbers are merged.
-
-    Args:
-        analysis: The analysis.
-        certified_inputs: Inputs for the certificate; None to leave it out.
-    """
+    """The findings of all rules, worst first; findings on norms whose names differ only in numbers are merged."""
     findings = [finding for rule in RULES for finding in rule(analysis)]
     if certified_inputs is not None:
         findings += extrapolation(analysis.model, certified_inputs)

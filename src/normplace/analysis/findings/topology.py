@@ -27,9 +27,6 @@ def scale_slots(analysis: Analysis) -> tuple[Site, ...]:
     """The norm modules after which a scalar per node reaches the output; none if the model is not a graph network.
 
     The model is a graph network if it gathers and adds up features by the two rows of an integer input of shape 2 × E.
-
-    Args:
-        analysis: The analysis of the model.
     """
     graph = analysis.graph
     num_nodes = _node_counts(graph)

@@ -33,9 +33,6 @@ FEWEST = 2
 def audit_config(path: Path) -> tuple[Audit, str | None]:
     """Audit the model of a configuration.
 
-    Args:
-        path: A ``config.json``, or its folder.
-
     Returns:
         The audit, and a note if the model was not audited on the meta device, else None.
 

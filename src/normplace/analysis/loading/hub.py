@@ -49,9 +49,6 @@ def fetch_config(model_id: str) -> tuple[Path, str | None]:
 
     If the Hub cannot be reached, an earlier download is used, by this package or by ``huggingface_hub``.
 
-    Args:
-        model_id: An id such as ``google/gemma-2-2b``.
-
     Returns:
         The file, and a note if it is an earlier download, else None.
 

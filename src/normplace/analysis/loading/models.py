@@ -76,9 +76,6 @@ def _are_keywords(model: nn.Module, inputs: Mapping[Any, Any]) -> bool:
 def from_config(path: Path) -> Loaded:
     """The model of a ``config.json`` on the meta device, with matching inputs. No weights are read or created.
 
-    Args:
-        path: The file, or its folder.
-
     Raises:
         UsageError: If transformers is missing, or there is no configuration it knows.
     """
@@ -90,9 +87,6 @@ def from_config(path: Path) -> Loaded:
 
 def read_config(path: Path) -> tuple[Any, Build]:
     """A Hugging Face configuration, and the function that builds its model.
-
-    Args:
-        path: A ``config.json``, or its folder.
 
     Raises:
         UsageError: If transformers is missing, or there is no configuration it knows.

@@ -33,10 +33,6 @@ def known_norm_modules(model: nn.Module) -> Iterator[str]:
 def module_names(model: nn.Module, modules: Iterable[str | nn.Module]) -> list[str]:
     """The names of modules given by name or as modules.
 
-    Args:
-        model: The model that contains them.
-        modules: The modules or their names.
-
     Raises:
         UsageError: If one is not part of the model.
     """

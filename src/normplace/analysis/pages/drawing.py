@@ -49,11 +49,7 @@ class Box(NamedTuple):
 
 
 class BlockDiagram:
-    """Coordinates of the diagram of a residual block; the template ``audit.html`` draws it as SVG.
-
-    Args:
-        block: The block.
-    """
+    """Coordinates of the diagram of a residual block; the template ``audit.html`` draws it as SVG."""
 
     def __init__(self, block: ResidualBlock) -> None:
         spec = block.branches[0].spec

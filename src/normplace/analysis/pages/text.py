@@ -16,13 +16,7 @@ ROLES = {"error": "bad", "warning": "doubt", "note": "open"}
 
 
 def report(audit: Audit, paint: Paint = unpainted, width: int = WIDTH) -> str:
-    """The placement, the blocks, the sites and the findings.
-
-    Args:
-        audit: The audit.
-        paint: Colours headings and severities.
-        width: The largest width of sentences, in characters.
-    """
+    """The placement, the blocks, the sites and the findings."""
     headlines = textwrap.wrap(headline(audit), width, subsequent_indent="  ", break_long_words=False)
     lines = [*(paint(line, "heading") for line in headlines), ""]
     equations = block_lines(audit.blocks)

@@ -40,9 +40,6 @@ class FunctionCall:
 class FunctionRecorder(Recorder):
     """A recorder that also records calls of torch functions.
 
-    Args:
-        model: The model that will run.
-
     Attributes:
         functions: The calls in the order of the pass.
     """

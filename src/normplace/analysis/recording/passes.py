@@ -46,12 +46,6 @@ def record_pass(
 
     Training flags and the global random state are restored.
 
-    Args:
-        model: The model; its inputs are moved to the meta device if it is there.
-        inputs: Positional arguments.
-        kwargs: Keyword arguments.
-        recorder: A recorder of this model; by default a plain one.
-
     Raises:
         ForwardError: If the arguments do not fit or the pass fails.
     """

@@ -58,9 +58,6 @@ class Recorder(TorchDispatchMode):
 
     Subclasses may override :meth:`on_new_value`.
 
-    Args:
-        model: The model that will run.
-
     Attributes:
         tape: The tape.
         is_on_meta: Whether a parameter or buffer of the model is on the meta device.

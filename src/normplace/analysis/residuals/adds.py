@@ -24,13 +24,7 @@ BESIDE_LINEAR = MOVES | POOLS | {"mul", "add", "max", "amax", "mean"}
 def find_adds(
     graph: Graph, norms: Sequence[Norm], excluded: Iterable[NodeId]
 ) -> tuple[list[ResidualAdd], Reachability]:
-    """Every residual add in the order of the pass, and the reachability that follows from them.
-
-    Args:
-        graph: The graph.
-        norms: Its norms.
-        excluded: Nodes that are known not to be residual adds.
-    """
+    """Every residual add in the order of the pass, and the reachability that follows from them."""
     excluded = set(excluded)
     while True:
         adds, reachability = _find_once(graph, norms, excluded)
@@ -97,28 +91,14 @@ def operands(graph: Graph, node: Node) -> list[ValueId]:
 
 def _is_added_back(graph: Graph, difference: ValueId, subtracted: ValueId) -> bool:
     """Whether a scaled difference is added to what was subtracted, which interpolates between the two operands."""
-    queue = [difference]
-    while queue:
-        for node in graph.readers(queue.pop()):
-            if node.name == "add" and subtracted in node.inputs:
-                return True
-            if node.name in MOVES or node.name == "mul":
-                queue += node.outputs
-    return False
+    scaled = graph.computed_from([difference], lambda node: node.name in MOVES or node.name == "mul")
+    return any(node.name == "add" and subtracted in node.inputs for value in scaled for node in graph.readers(value))
 
 
 def _residual_add(
     graph: Graph, reachability: Reachability, node_id: NodeId, node: Node, norm_inputs: Mapping[ValueId, ValueId]
 ) -> ResidualAdd | None:
-    """The residual add that a node is, or None.
-
-    Args:
-        graph: The graph.
-        reachability: Of the values before the node.
-        node_id: The node's id.
-        node: The node.
-        norm_inputs: The input of the norm that returned each value.
-    """
+    """The residual add that a node is, or None."""
     values = operands(graph, node)
     if len(values) < 2 or not graph.values[node.outputs[0]].shape:  # a sum of losses has no features
         return None
@@ -198,16 +178,13 @@ def _only_after_norm(reachability: Reachability, skip: ValueId, branch: ValueId,
 
 def _feeds_gates(graph: Graph, value: ValueId) -> bool:
     """Whether everything that reads a sum, whole or in parts, is a gate such as a sigmoid."""
-    queue, gates = [value], False
-    while queue:
-        for node in graph.readers(queue.pop()):
-            if node.name in GATES:
-                gates = True
-            elif node.name in MOVES or (node.name in ("add", "sub") and len(graph.data_inputs(node)) == 1):
-                queue += node.outputs
-            else:
-                return False
-    return gates
+
+    def passes(node: Node) -> bool:
+        return node.name in MOVES or (node.name in ("add", "sub") and len(graph.data_inputs(node)) == 1)
+
+    parts = graph.computed_from([value], passes)
+    readers = [node for part in parts for node in graph.readers(part) if not passes(node)]
+    return bool(readers) and all(node.name in GATES for node in readers)
 
 
 def _is_linear(graph: Graph, value: ValueId, fork: ValueId) -> bool:

@@ -51,17 +51,8 @@ def _after_products(graph: Graph, nodes: Sequence[NodeId], known: set[NodeId]) -
 
 def _weighs_features(graph: Graph, softmax: Node) -> bool:
     """Whether a product with features reads the output of a softmax."""
-    seen: set[NodeId] = set()
-    queue = list(softmax.outputs)
-    while queue:
-        for node_id in graph.consumers.get(queue.pop(), ()):
-            node = graph.nodes[node_id]
-            if _multiplies_features(graph, node):
-                return True
-            if node_id not in seen and not graph.is_barrier(node):
-                seen.add(node_id)
-                queue += node.outputs
-    return False
+    values = graph.computed_from(softmax.outputs, lambda node: not graph.is_barrier(node))
+    return any(_multiplies_features(graph, node) for value in values for node in graph.readers(value))
 
 
 def _multiplies_features(graph: Graph, node: Node) -> bool:

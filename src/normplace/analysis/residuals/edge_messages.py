@@ -53,19 +53,13 @@ def _is_only_aggregated(graph: Graph, node: Node) -> bool:
     A node's features, to which those of its graph may be added, are gathered again by the next convolution. Features of
     an edge with a residual of their own are added to again.
     """
-    queue, seen, aggregated = list(node.outputs), set(), False
-    while queue:
-        value = queue.pop()
-        if value in seen:
-            continue
-        seen.add(value)
-        if value in graph.tape.outputs:
-            return False
-        for reader in graph.readers(value):
-            if graph.aggregates_edges(reader):
-                aggregated = True
-            elif _gathers_edges(graph, reader) or (reader.name == "add" and len(graph.data_inputs(reader)) > 1):
-                return False
-            else:
-                queue += reader.outputs
-    return aggregated
+
+    def is_end(reader: Node) -> bool:
+        is_sum = reader.name == "add" and len(graph.data_inputs(reader)) > 1
+        return is_sum or graph.aggregates_edges(reader) or _gathers_edges(graph, reader)
+
+    values = list(graph.computed_from(node.outputs, lambda reader: not is_end(reader)))
+    ends = [reader for value in values for reader in graph.readers(value) if is_end(reader)]
+    if any(value in graph.tape.outputs for value in values):
+        return False
+    return bool(ends) and all(map(graph.aggregates_edges, ends))

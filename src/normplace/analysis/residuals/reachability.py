@@ -111,14 +111,7 @@ class Reachability:
         )
 
     def propagate(self, graph: Graph, node: Node, norm: Norm | None, add: ResidualAdd | None) -> None:
-        """Compute the landmarks of a node's outputs from those of its inputs.
-
-        Args:
-            graph: The graph.
-            node: The node.
-            norm: The norm that the node is part of.
-            add: The residual add that the node is.
-        """
+        """Compute the landmarks of a node's outputs from those of its inputs."""
         inputs = [value for value in node.inputs if graph.is_data(value)]
         if norm is not None and norm.output in node.outputs:
             inputs = [norm.input]

@@ -8,12 +8,7 @@ from normplace.analysis.residuals.reachability import Reachability, ResidualAdd
 
 
 class BranchRegions:
-    """The nodes of branches, computed once for each add.
-
-    Args:
-        graph: The graph.
-        reachability: Which values were computed from a fork.
-    """
+    """The nodes of branches, computed once for each add."""
 
     def __init__(self, graph: Graph, reachability: Reachability) -> None:
         self.graph, self.reachability = graph, reachability

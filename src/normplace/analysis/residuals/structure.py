@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from normplace._shared.closure import closure
 from normplace.analysis.dataflow.graph import Graph
 from normplace.analysis.norms.find import Norm
 from normplace.analysis.recording.ids import AddIndex, NodeId, NormIndex, ValueId
@@ -53,18 +54,13 @@ class ResidualStructure:
         """The adds whose branches a value reaches with no other add on the way."""
         branches = {(add.node, add.branch): AddIndex(index) for index, add in enumerate(self.adds)}
         add_nodes = {add.node for add in self.adds}
-        nearest, seen, queue = set(), set(), [value]
-        while queue:
-            value = queue.pop()
-            if value in seen:
-                continue
-            seen.add(value)
+
+        def following(value: ValueId) -> Iterator[ValueId]:
             for node in self.graph.consumers.get(value, ()):
-                if node not in add_nodes:
-                    queue += self.graph.nodes[node].outputs
-                elif (node, value) in branches:
-                    nearest.add(branches[node, value])
-        return nearest
+                yield from () if node in add_nodes else self.graph.nodes[node].outputs
+
+        reads = ((node, value) for value in closure([value], following) for node in self.graph.consumers.get(value, ()))
+        return {branches[read] for read in reads if read in branches}
 
     @cached_property
     def read_by_several(self) -> set[ValueId]:

@@ -52,11 +52,6 @@ def predicted(x: Tensor, eps: float, centred: bool = True) -> float:
     """The effect of a norm over the last dimension of ``x``, predicted by the law.
 
     Each row follows the law with its own variance; the effect is their root mean square, weighted like the output.
-
-    Args:
-        x: The rows before the norm.
-        eps: The eps of the norm.
-        centred: Whether the norm subtracts the mean (LayerNorm) or not (RMSNorm).
     """
     rows = x.double()
     square = (rows - rows.mean(-1, keepdim=True) if centred else rows).square().mean(-1)

@@ -48,12 +48,7 @@ class CodeSite:
 
 
 class CodeSiteFinder:
-    """Finds the function calls around norms.
-
-    Args:
-        graph: The graph of the recorded pass.
-        functions: Its function calls.
-    """
+    """Finds the function calls around norms."""
 
     def __init__(self, graph: Graph, functions: list[FunctionCall]) -> None:
         self.graph, self.functions = graph, functions

@@ -28,10 +28,6 @@ StreamStatistics = dict[str, Tensor]
 class StepRecorder(Recorder):
     """A recorder that also measures known steps.
 
-    Args:
-        model: The model that will run.
-        steps: The steps of an earlier tape of the same pass.
-
     Attributes:
         streams: Statistics of the streams before and after each add.
         branch_norms: The norm of each branch, by its value, or by the sum if the add is fused with it.
@@ -135,11 +131,7 @@ def angular_distance(before: Tensor, after: Tensor, axis: int) -> Tensor:
 
 
 def largest_score(arguments: Mapping[str, Any]) -> Tensor | None:
-    """The largest score of an attention operator or a softmax; None for packed sequences, whose scores are hidden.
-
-    Args:
-        arguments: The arguments of the operator by name.
-    """
+    """The largest score of an attention operator or a softmax; None for packed sequences, whose scores are hidden."""
     if "query" not in arguments:
         return at_least_float32(arguments["self"]).amax()
     q, k = at_least_float32(arguments["query"]), at_least_float32(arguments["key"])

@@ -54,9 +54,6 @@ class ExpressionRef:
 class ExpressionRecorder(Recorder):
     """A recorder that also records the values of expressions.
 
-    Args:
-        model: The model.
-
     Attributes:
         values: The values of each expression, in the order of their evaluations.
     """
@@ -78,11 +75,6 @@ def record_expressions(
     analysis: Analysis, arguments: Arguments, paths: Iterable[str]
 ) -> dict[ExpressionRef, list[ValueId]]:
     """The values of the arguments, operands and assigned expressions in the methods of modules.
-
-    Args:
-        analysis: The analysis of the model.
-        arguments: The arguments of the analysed call.
-        paths: The names of the modules.
 
     Returns:
         The values by expression, with the ids that the analysis gives them.
@@ -150,12 +142,7 @@ def _methods(module: nn.Module) -> Iterator[tuple[str, FunctionType]]:
 def _instrument(
     function: FunctionType, sums: tuple[tuple[Position, PlacedNames], ...]
 ) -> tuple[FunctionType, dict[str, tuple[Position, int, bool]]]:
-    """A method that reports its expressions to the probe, and the last three fields of their :class:`ExpressionRef`.
-
-    Args:
-        function: The method.
-        sums: The expressions that an earlier edit wrapped.
-    """
+    """A method that reports its expressions to the probe, and the last three fields of their :class:`ExpressionRef`."""
     tree = definition_of(function)
     parents = parents_of(tree)
     sources: dict[str, tuple[Position, int, bool]] = {}

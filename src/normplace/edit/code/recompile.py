@@ -37,12 +37,7 @@ def definition_of(function: FunctionType) -> ast.FunctionDef:
 
 
 def recompile(function: FunctionType, tree: ast.FunctionDef) -> FunctionType:
-    """A method with the body of a tree.
-
-    Args:
-        function: The method that the tree was made from.
-        tree: Its changed definition.
-    """
+    """A method with the body of a tree."""
     inner = undecorated(function)
     code = inner.__code__
     new_code = _compile(tree, code)

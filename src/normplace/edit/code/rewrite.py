@@ -57,13 +57,7 @@ def _is_same_definition(one: CodeType, other: CodeType) -> bool:
 
 
 class RewrittenMethod:
-    """A method of one module instance with some sums wrapped; as an instance attribute it hides the class's method.
-
-    Args:
-        module: The module.
-        method: The method's name.
-        sums: The wrapped expressions, with the names of the placed modules.
-    """
+    """A method of one module instance with some sums wrapped; as an instance attribute it hides the class's method."""
 
     def __init__(self, module: nn.Module, method: str, sums: Mapping[Position, PlacedNames]) -> None:
         self.module, self.method, self.sums = module, method, dict(sums)
@@ -125,10 +119,6 @@ def unwrap_sums(owner: nn.Module, name: str) -> None:
 def rewrite(function: FunctionType, sums: tuple[tuple[Position, PlacedNames], ...]) -> FunctionType:
     """Wrap the expressions at given positions of a method.
 
-    Args:
-        function: A method of a class.
-        sums: The positions, with the names of the placed modules.
-
     Raises:
         UsageError: If the source cannot be read, or has no expression at one of the positions.
     """
@@ -141,12 +131,7 @@ def rewrite(function: FunctionType, sums: tuple[tuple[Position, PlacedNames], ..
 
 
 def wrap_expressions(tree: ast.FunctionDef, sums: Mapping[Position, PlacedNames]) -> dict[Position, PlacedNames]:
-    """Wrap the expressions at given positions in the tree of a method, and return those that were not found.
-
-    Args:
-        tree: The definition, which is changed.
-        sums: The positions, with the names of the placed modules.
-    """
+    """Wrap the expressions at given positions in the tree of a method, and return those that were not found."""
     wrapper = _ExpressionWrapper(tree.args.args[0].arg, dict(sums))
     tree.body = [wrapper.visit(statement) for statement in tree.body]
     tree.body[:0] = wrapper.iterators()

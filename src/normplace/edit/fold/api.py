@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -25,7 +24,7 @@ from normplace.edit.model.attachments import without_hooks
 from normplace.edit.model.copying import copy_model, require_independent
 from normplace.edit.model.editor import disable_fast_paths
 from normplace.edit.model.model_map import is_outside_tree
-from normplace.edit.record.changes import ATTRIBUTE, Change, Changes, changes
+from normplace.edit.record.changes import Change, Changes, add_edit, changes, set_changes
 from normplace.edit.record.input_spec import describe_inputs
 from normplace.edit.saving.save_guard import guard_save
 from normplace.edit.verify.capture import analyze_call
@@ -117,7 +116,7 @@ def fold(model: Model, *inputs: Any, untie: bool = False, center: bool = False, 
         call=describe_inputs(arguments),
         note=f"the outputs on these inputs differ by {error:.1e} of the largest",
     )
-    setattr(copied, ATTRIBUTE, record)
+    set_changes(copied, record)
     setattr(copied, FOLDED, [*getattr(copied, FOLDED, []), (len(record.moves) - 1, folded)])
     if biases or centred or hasattr(copied, "peft_config"):  # without the folded weights, adapters are of no use
         guard_save(copied)
@@ -125,23 +124,14 @@ def fold(model: Model, *inputs: Any, untie: bool = False, center: bool = False, 
 
 
 def repeat_fold(model: nn.Module, biases: dict[str, int], untied: list[str], rms: list[dict[str, Any]]) -> None:
-    """Give a model with other weights the parameters of a folded one, in place.
-
-    Args:
-        model: The model.
-        biases: The names and sizes of the biases that the fold added.
-        untied: The names of the linear maps that it untied.
-        rms: The norms that it replaced, see :func:`normplace.edit.fold.center.centre`.
-    """
+    """Give a model with other weights what a fold of another one added, untied and replaced, in place."""
     untie(model, untied)
     for name, size in biases.items():
         add_bias(model, name, size, model.get_submodule(name.rpartition(".")[0]).get_parameter(_weight_of(name)))
     for settings in rms:
         replace_with_rms(model, **settings)
     disable_fast_paths(model)
-    record = changes(model)
-    entry = {"edit": "fold", "biases": biases, "untied": untied, "rms": rms}
-    setattr(model, ATTRIBUTE, replace(record, moves=(*record.moves, entry)))
+    add_edit(model, "fold", biases=biases, untied=untied, rms=rms)
     if biases or rms:
         guard_save(model)
 
@@ -157,11 +147,7 @@ def _readers(target: FoldTarget) -> str:
 
 
 def find_targets(analysis: Analysis) -> tuple[list[FoldTarget], list[str]]:
-    """The norms that can be folded, and why the others cannot.
-
-    Args:
-        analysis: The analysis of the model.
-    """
+    """The norms that can be folded, and why the others cannot."""
     finder = ReaderFinder(analysis)
     norms: dict[str, list[NormIndex]] = {}
     for index, site in enumerate(analysis.sites):

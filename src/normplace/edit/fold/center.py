@@ -269,16 +269,7 @@ def centre(model: nn.Module, plan: CenterPlan) -> list[dict[str, Any]]:
 
 
 def replace_with_rms(model: nn.Module, path: str, width: int, eps: float, gain: bool, shift: bool) -> RMSNorm:
-    """Replace a norm by an RMSNorm, in place, and return it.
-
-    Args:
-        model: The model.
-        path: The name of the norm.
-        width: The number of features.
-        eps: The eps of the new norm.
-        gain: Whether it has a gain.
-        shift: Whether it has a shift.
-    """
+    """Replace a norm by an RMSNorm, in place, and return it."""
     old = model.get_submodule(path)
     like = next((p for p in (*old.parameters(), *model.parameters()) if p.is_floating_point()), torch.empty(0))
     factory: dict[str, Any] = {"device": like.device, "dtype": like.dtype}

@@ -46,9 +46,6 @@ class Reader:
 class ReaderFinder:
     """Finds the readers of norms in an analysed model.
 
-    Args:
-        analysis: The analysis.
-
     Attributes:
         names: The names of the parameters.
     """
@@ -62,11 +59,7 @@ class ReaderFinder:
         self._used = {parent for path in used for parent in itertools.accumulate(path.split("."), "{}.{}".format)}
 
     def find(self, norms: Sequence[NormIndex]) -> list[Reader] | str:
-        """The readers of a norm in all of its calls, or the reason why its gain cannot be folded.
-
-        Args:
-            norms: The calls of one norm module.
-        """
+        """The readers of a norm in all of its calls, or the reason why its gain cannot be folded."""
         readers: dict[tuple[NodeId, ValueId], Reader] = {}
         for index in norms:
             for reader in self._walk(index):

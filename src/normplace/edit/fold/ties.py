@@ -26,12 +26,7 @@ def untie_head(model: nn.Module) -> list[str]:
 
 
 def untie(model: nn.Module, names: list[str]) -> None:
-    """Give linear maps a copy of their weight.
-
-    Args:
-        model: The model.
-        names: The names of the linear maps.
-    """
+    """Give linear maps a copy of their weight."""
     for name in names:
         module = model.get_submodule(name)
         assert isinstance(module, nn.Linear)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from normplace._shared.modules import Model
 from normplace.edit.fold.apply import FoldTarget, gain_and_shift, scale_reader, set_gain_and_shift, shift_reader
 from normplace.edit.model.copying import copy_model
-from normplace.edit.record.changes import ATTRIBUTE, Change, changes
+from normplace.edit.record.changes import Change, changes, set_changes
 from normplace.edit.saving.save_guard import release_save
 from normplace.errors import UsageError
 
@@ -74,7 +74,7 @@ def unfold(model: Model) -> Model:
     kept = ({**moves[index], "biases": {}},) if moves[index]["untied"] else ()
     moves = (*moves[:index], *kept, *moves[index + 1 :])
     sites = tuple(Change("folded", folded.target.slot, folded.target.path, note="unfolded") for folded in norms)
-    setattr(copied, ATTRIBUTE, replace(changes(copied), sites=sites, moves=moves, refused=(), note=""))
+    set_changes(copied, replace(changes(copied), sites=sites, moves=moves, refused=(), note=""))
     if not moves:
         release_save(copied)
     return copied

@@ -59,12 +59,6 @@ def verify_rule(
     Gains of one and shifts of zero would hide a reader that was missed. A copy that does not fit into memory is not
     made. One that does not run in float64 has the model's dtype.
 
-    Args:
-        model: The model before the fold; it is not changed.
-        targets: The norms to fold.
-        arguments: The arguments of a call.
-        extra: Further changes of the copy, after the fold.
-
     Raises:
         UsageError: If the folded copy computes something else.
     """
@@ -104,11 +98,6 @@ def changed_in_training(model: nn.Module, targets: Sequence[FoldTarget], argumen
 
     The gains are random and the shifts are zero, because a dropout before a reader drops a shift but not a bias. A
     model that cannot be run so, or whose outputs differ from run to run, is not compared.
-
-    Args:
-        model: The model before the fold; it is not changed.
-        targets: The norms to fold.
-        arguments: The arguments of a call.
     """
     double = _randomized(model, targets, with_shifts=False)
     if double is None:

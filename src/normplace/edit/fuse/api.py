@@ -20,7 +20,7 @@ from normplace.edit.fuse.plan import REACHES, FusePlan, left_out
 from normplace.edit.fuse.timing import time_steps
 from normplace.edit.fuse.verify import verify_model, verify_parts
 from normplace.edit.model.copying import copy_model, require_independent, require_undistributed
-from normplace.edit.record.changes import ATTRIBUTE, Changes, changes
+from normplace.edit.record.changes import Changes, add_edit, changes, set_changes
 from normplace.edit.verify.capture import Arguments, analyze_call
 from normplace.errors import UsageError, expect_choice, first_line
 from normplace.ops.norm_add_norm.op import choose_backend
@@ -94,19 +94,13 @@ def fuse(
     if not outcome.is_fused:
         fusions = tuple(left_out(fusion, "see above") for fusion in fusions)
     record = replace(changes(fused), fusions=fusions, fusion_note=outcome.note, step_ms=outcome.step_ms)
-    setattr(fused, ATTRIBUTE, record)
+    set_changes(fused, record)
     return fused
 
 
 def remember_fusion(model: nn.Module, reach: str) -> None:
-    """Add the fusion of a model to its recorded edits, so that :func:`normplace.edit.load` repeats it.
-
-    Args:
-        model: A model that :func:`fuse` returned.
-        reach: The reach it was fused with.
-    """
-    record = changes(model)
-    setattr(model, ATTRIBUTE, replace(record, moves=(*record.moves, {"edit": "fuse", "reach": reach})))
+    """Add the fusion of a model to its recorded edits, so that :func:`normplace.edit.load` repeats it."""
+    add_edit(model, "fuse", reach=reach)
 
 
 class _Outcome(NamedTuple):

@@ -14,21 +14,14 @@ from normplace.edit.fuse.gates import MODULATIONS, GatedSum, Modulation, Modulat
 from normplace.edit.fuse.plan import FusePlan
 from normplace.edit.fuse.rewrite import FusedMethod, FusionEdit, SumEdit
 from normplace.edit.fuse.runtime import SUMS, FusedForward, FusedSum, NormRef
-from normplace.edit.record.changes import ATTRIBUTE, changes
+from normplace.edit.record.changes import changes, set_changes
 
 COMPILED = "normplace_compiled"
 """The attribute of a module that :func:`compile_branches` compiled."""
 
 
 def apply_plan(plan: FusePlan, model: nn.Module, rounding: str, device: str | None) -> None:
-    """Fuse what is planned, in place.
-
-    Args:
-        plan: The plan.
-        model: The analysed model.
-        rounding: ``model`` or ``once``.
-        device: The kind of device on which the fused form is used; None for any.
-    """
+    """Fuse what is planned, in place; the fused form is used on one kind of device, or on all if that is None."""
     for name, (form, kernel) in plan.norms.items():
         norm = model.get_submodule(name)
         form = form.rounded_once() if rounding == "once" else form
@@ -74,13 +67,7 @@ def _ref(plan: FusePlan, model: nn.Module, name: str | None, rounding: str) -> N
 
 
 def compile_branches(plan: FusePlan, model: nn.Module, options: Mapping[str, Any]) -> None:
-    """Compile the modules of the residual branches.
-
-    Args:
-        plan: The plan, which names them.
-        model: The analysed model.
-        options: Arguments of ``torch.compile``.
-    """
+    """Compile the modules of the residual branches."""
     for name in plan.compiled:
         module = model.get_submodule(name)
         module.compile(**options)
@@ -122,5 +109,5 @@ def unfuse(model: Model) -> Model:
     """
     target = uncompiled(model)
     if remove_fusions(target) or changes(target).fusions:
-        setattr(target, ATTRIBUTE, replace(changes(target), fusions=(), fusion_note="", step_ms=None))
+        set_changes(target, replace(changes(target), fusions=(), fusion_note="", step_ms=None))
     return model

@@ -85,13 +85,7 @@ class NormForm:
         return dict(self.casts)
 
     def casts_of(self, x: torch.dtype, weight: Tensor | None, device: str) -> Casts | None:
-        """The casts of a call in the present context; None if they are unknown.
-
-        Args:
-            x: The dtype of the input.
-            weight: A parameter of the norm; None if it has none.
-            device: The kind of device of the input.
-        """
+        """The casts of a call in the present context; None if they are unknown."""
         autocast = active_autocast(device)
         if autocast is not None and device != self.device:
             return None

@@ -39,13 +39,7 @@ class PlannedModulation:
 def find_modulations(
     analysis: Analysis, model_map: ModelMap, usable: Callable[[NormIndex], tuple[str, str | None]]
 ) -> dict[str, PlannedModulation]:
-    """The modulated norms of a model that can be computed with their modulation, by name.
-
-    Args:
-        analysis: The analysis of the model.
-        model_map: Its code.
-        usable: The name of a norm, and why no kernel computes it.
-    """
+    """The modulated norms of a model that can be computed with their modulation, by name."""
     planned: dict[str, PlannedModulation] = {}
     names = [site.name for site in analysis.sites]
     for index in range(len(analysis.norms)):

@@ -72,13 +72,7 @@ def _verify(path: str, part: GatedSum | Modulation, device: torch.device) -> Non
 
 
 class _GateProbe:
-    """A fused part on a copy of its norm with random parameters, and on random rows and factors.
-
-    Args:
-        part: The fused part.
-        dtype: The dtype of all tensors; parameters keep theirs unless it is float32.
-        device: Where to run it.
-    """
+    """A fused part on a copy of its norm with random parameters, and on random rows and factors."""
 
     def __init__(self, part: GatedSum | Modulation, dtype: torch.dtype, device: torch.device) -> None:
         generator = torch.Generator().manual_seed(2)

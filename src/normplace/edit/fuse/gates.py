@@ -62,14 +62,7 @@ class ModulationForm(NamedTuple):
     def arguments(
         self, x: Tensor, dtype: torch.dtype, scale: Tensor, shift: Tensor
     ) -> tuple[dict[str, Any], Casts] | None:
-        """The arguments of the fused op and the casts of the norm, or None if the op cannot compute it.
-
-        Args:
-            x: A tensor of the shape and device of the norm's input.
-            dtype: The dtype of the norm's input.
-            scale: The scale.
-            shift: The shift.
-        """
+        """The arguments of the fused op and the casts of the norm, or None if the op cannot compute it."""
         norm = None if is_observed(self.norm.module) else self.norm.arguments("in", x, dtype)
         if norm is None or not all(is_factor(factor, x, self.styles) for factor in (scale, shift)):
             return None
@@ -223,13 +216,7 @@ class Modulation:
         self.form, self.device = form, device
 
     def __call__(self, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor | None:
-        """The result, or None if the model's own operators have to compute it.
-
-        Args:
-            x: What the norm reads.
-            scale: The scale.
-            shift: The shift.
-        """
+        """The result, or None if the model's own operators have to compute it."""
         if not isinstance(x, Tensor) or not _may_fuse(x, self.device):
             return None
         norm = self.form.arguments(x, x.dtype, scale, shift)

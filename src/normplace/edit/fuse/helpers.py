@@ -38,11 +38,6 @@ class HelperSum:
 def find_helper(location: SourceLocation, method: FunctionType, call: Position) -> HelperSum | None:
     """The function in which a sum is computed that a method calls; None if there is no call.
 
-    Args:
-        location: The code that evaluated the sum and its callers, innermost first.
-        method: The method.
-        call: The position of the call in the method.
-
     Raises:
         UsageError: If the function cannot be rewritten.
     """

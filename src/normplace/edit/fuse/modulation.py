@@ -157,11 +157,6 @@ def identify_call(
 ) -> tuple[ModulationEdit, tuple[str, ...]]:
     """The edit with the roles of the arguments, and how the factors apply to rows.
 
-    Args:
-        tree: The definition of the method.
-        function: The method.
-        edit: The edit without roles.
-
     Raises:
         UsageError: If the modulation is written in another way, or the function computes something else.
     """

@@ -72,11 +72,7 @@ class Float64Mode(TorchFunctionMode):
 
 
 class RoundingMode(TorchDispatchMode):
-    """Multiplies every new floating-point result, of the backward pass too, by random numbers near one.
-
-    Args:
-        eps: The standard deviation of these numbers.
-    """
+    """Multiplies every new floating-point result, of the backward pass too, by random numbers near one."""
 
     def __init__(self, eps: float) -> None:
         super().__init__()

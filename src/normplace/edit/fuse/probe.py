@@ -17,13 +17,7 @@ Results = list[tuple[str, Tensor]]
 
 
 def random_copy(norm: nn.Module, dtype: torch.dtype | None, generator: torch.Generator) -> nn.Module:
-    """A copy of a norm with random parameters that need gradients.
-
-    Args:
-        norm: The norm.
-        dtype: Dtype of the parameters; None for that of the norm.
-        generator: Draws the parameters.
-    """
+    """A copy of a norm with random parameters that need gradients."""
     copied = copy.deepcopy(norm)
     copied = copied if dtype is None else copied.to(dtype)
     with torch.no_grad():
@@ -53,13 +47,7 @@ def agree(fused: Tensor, separate: Tensor, half: torch.dtype | None, roundings: 
 
 
 def gradient_errors(leaves: Mapping[str, Tensor], fused: Results, separate: Results) -> Iterator[tuple[str, float]]:
-    """The relative difference of the gradient of every leaf, for random gradients of the results.
-
-    Args:
-        leaves: Inputs and parameters by name.
-        fused: The results of the fused part.
-        separate: The results of the operators that it replaces.
-    """
+    """The relative difference of the gradient of every leaf, for random gradients of the results."""
     gradients = []
     for results in (fused, separate):
         generator = torch.Generator().manual_seed(3)

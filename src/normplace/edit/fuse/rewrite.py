@@ -67,13 +67,7 @@ KNOWN = "normplace_known"
 
 
 class FusedMethod:
-    """A method of one module instance with fused sums; as an instance attribute it hides the class's method.
-
-    Args:
-        module: The module.
-        method: The method's name.
-        edits: The sums and modulations.
-    """
+    """A method of one module instance with fused sums; as an instance attribute it hides the class's method."""
 
     def __init__(self, module: nn.Module, method: str, edits: tuple[FusionEdit, ...]) -> None:
         self.module, self.method, self.edits = module, method, edits

@@ -50,13 +50,7 @@ _viewed: WeakKeyDictionary[nn.Module, Tensor] = WeakKeyDictionary()
 
 
 class NormRef:
-    """A norm of a model, looked up at every call, so that a replaced module is noticed.
-
-    Args:
-        parent: The module that contains it.
-        name: Its name there.
-        form: What it computes.
-    """
+    """A norm of a model, looked up at every call, so that a replaced module is noticed."""
 
     def __init__(self, parent: nn.Module, name: str, form: NormForm) -> None:
         self.parent, self.name, self.form = parent, name, form
@@ -120,10 +114,7 @@ class FusedSum:
     def __call__(self, left: Tensor, right: Tensor, in_place: bool = False) -> Tensor:
         """The sum of the operands, the branch normalized first if there is an output norm.
 
-        Args:
-            left: The first operand.
-            right: The second operand.
-            in_place: Whether the model adds to the first operand in place, so that the sum has its dtype.
+        A sum that the model adds in place has the dtype of the first operand.
         """
         left, right = waited(left), waited(right)
         skip, branch = (left, right) if self.skip_first else (right, left)

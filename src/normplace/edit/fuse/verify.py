@@ -144,13 +144,7 @@ def _verify_part(path: str, part: FusedSum | FusedForward, device: torch.device)
 
 
 class _PartProbe:
-    """A fused part on copies of its norms with random parameters, and on random rows.
-
-    Args:
-        part: The fused part.
-        dtypes: The dtypes of the call.
-        device: Where to run it.
-    """
+    """A fused part on copies of its norms with random parameters, and on random rows."""
 
     def __init__(self, part: FusedSum | FusedForward, dtypes: _ProbeDtypes, device: torch.device) -> None:
         generator = torch.Generator().manual_seed(2)

@@ -26,7 +26,7 @@ from normplace.edit.insert.graph_finder import GraphFinder
 from normplace.edit.model.copying import copy_model
 from normplace.edit.model.hook_guards import guard_hooks
 from normplace.edit.model.model_map import is_outside_tree
-from normplace.edit.record.changes import ATTRIBUTE, Change, changes
+from normplace.edit.record.changes import Change, add_edit, changes, set_changes
 from normplace.errors import UsageError
 from normplace.models.memory import FactorMemory
 from normplace.models.topology import check_name
@@ -148,18 +148,15 @@ def insert(
     edited.forward = forward
     if inputs is not None:
         _verify(edited, names, inputs)
+    added = tuple(Change("added", "scale", site.name, note=site.equation) for site in forward.sites)
+    set_changes(edited, replace(changes(edited), sites=(*changes(edited).sites, *added)))
     request = {"scale": [scale.source, scale.power, scale.where], "after": names, "gate": gate}
-    request |= {"edges": edges, "batch": batch, "has_values": values is not None}
-    _record(edited, forward.sites, request)
+    add_edit(edited, "insert", **request, edges=edges, batch=batch, has_values=values is not None)
     return edited
 
 
 def repeat_insert(model: Model, settings: Mapping[str, Any]) -> Model:
     """Repeat a recorded insertion.
-
-    Args:
-        model: The model before it.
-        settings: Its entry in the record of the edits.
 
     Raises:
         UsageError: If it had values, which the record does not have.
@@ -171,14 +168,6 @@ def repeat_insert(model: Model, settings: Mapping[str, Any]) -> Model:
         )
     options = {name: settings[name] for name in ("after", "gate", "edges", "batch")}
     return insert(model, Scale(source, power, where), **options)
-
-
-def _record(edited: nn.Module, sites: Sequence[InsertedScale], request: Mapping[str, Any]) -> None:
-    """Add the insertion to the record of the model's edits."""
-    record = changes(edited)
-    added = tuple(Change("added", "scale", site.name, note=site.equation) for site in sites)
-    moves = (*record.moves, {"edit": "insert", **request})
-    setattr(edited, ATTRIBUTE, replace(record, sites=(*record.sites, *added), moves=moves))
 
 
 def insertions(model: nn.Module) -> Insertions:

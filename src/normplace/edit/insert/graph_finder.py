@@ -54,11 +54,6 @@ class GraphFinder:
     def of(cls, model: nn.Module, edges: str = "", batch: str = "") -> GraphFinder:
         """The finder for calls of a model.
 
-        Args:
-            model: The model.
-            edges: The argument with the edges, if the user named it.
-            batch: The argument with the graph of each node, if the user named it.
-
         Raises:
             UsageError: If an argument name is not a string.
         """

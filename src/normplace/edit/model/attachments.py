@@ -148,14 +148,7 @@ def place_of(model: nn.Module, path: str) -> tuple[nn.Module, str] | None:
 def attach_to_input(
     module: nn.Module, attached: nn.Module, keys: tuple[Key, ...], place: tuple[nn.Module, str] | None = None
 ) -> None:
-    """Pass arguments of a module through another module first.
-
-    Args:
-        module: The module whose arguments change.
-        attached: What they pass through.
-        keys: Which arguments.
-        place: See :func:`place_of`.
-    """
+    """Pass arguments of a module through another module first."""
     hook = InputHook(attached, keys, place)
     hook.handle = module.register_forward_pre_hook(hook, with_kwargs=True)
 
@@ -167,15 +160,7 @@ def attach_to_output(
     first: bool = False,
     place: tuple[nn.Module, str] | None = None,
 ) -> None:
-    """Pass an output of a module through another module.
-
-    Args:
-        module: The module whose output changes.
-        attached: What the output passes through.
-        key: Which part of the output.
-        first: Run before the hooks that the module has already.
-        place: See :func:`place_of`.
-    """
+    """Pass an output of a module through another module."""
     hook = OutputHook(attached, (key,), place)
     hook.handle = module.register_forward_hook(hook, prepend=first)
 
@@ -224,10 +209,6 @@ def move_hooks(old: nn.Module, new: nn.Module) -> None:
 
 def detach(model: nn.Module, path: str) -> bool:
     """Remove an attached module, its hooks and its calls in rewritten code.
-
-    Args:
-        model: The model.
-        path: The name of the attached module.
 
     Returns:
         False if the module is not an attached one.

@@ -29,10 +29,6 @@ class ModelEditor:
     An ``add_*`` method returns the name of the added module, or None if the same tensor has such a module already, as
     where layers share their code.
 
-    Args:
-        model: The model, which is changed.
-        model_map: Where its tensors can be reached.
-
     Attributes:
         changes: What was done so far.
         removed: The removed norms, by the name they had.
@@ -58,10 +54,6 @@ class ModelEditor:
 
     def remove_norm(self, site: Site, block: int | None) -> nn.Module:
         """Remove a norm; a placeholder takes its place.
-
-        Args:
-            site: The norm.
-            block: The block it belongs to, or whose stream it ends.
 
         Raises:
             UsageError: If the norm is not a separate module.
@@ -125,15 +117,7 @@ class ModelEditor:
         return path
 
     def add_after(self, ref: TensorRef, owner: str, name: str, module: nn.Module, first: bool = False) -> str | None:
-        """Pass the output of another module through a module.
-
-        Args:
-            ref: The output.
-            owner: The name of the module that gets the new module as a child.
-            name: The child's name.
-            module: The new module.
-            first: Run before the modules that are attached to the output already.
-        """
+        """Pass the output of another module through a module."""
         attached = self._attached.get(("after", ref))
         if attached is not None and type(attached) is type(module):
             return None

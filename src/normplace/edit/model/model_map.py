@@ -56,11 +56,7 @@ class SumRef:
 
 
 class ModelMap:
-    """Where the code of an analysed model can be edited.
-
-    Args:
-        analysis: The analysis of the model.
-    """
+    """Where the code of an analysed model can be edited."""
 
     def __init__(self, analysis: Analysis) -> None:
         self.analysis, self.model = analysis, analysis.model
@@ -177,12 +173,7 @@ class ModelMap:
         return ref
 
     def expression_of(self, node: NodeId, path: str) -> SumRef | str:
-        """The expression of a sum, or the reason why it is not in a method of a module.
-
-        Args:
-            node: The operator.
-            path: The name of the module.
-        """
+        """The expression of a sum, or the reason why it is not in a method of a module."""
         op = self.analysis.graph.nodes[node].op
         if op is None or not op.location:
             return "it is part of a fused operator: write it as a separate sum"
@@ -251,7 +242,7 @@ class ModelMap:
     def has_head(self, block: BlockIndex) -> bool:
         """Whether features are computed from the stream after the last block of a stream."""
         graph, end = self.analysis.graph, self.analysis.adds_of(block)[-1].output
-        computed = closure([end], lambda value: [output for node in graph.readers(value) for output in node.outputs])
+        computed = graph.computed_from([end], lambda node: True)
         return any(graph.is_barrier(node) for value in computed for node in graph.readers(value))
 
     def final_norms(self, block: BlockIndex) -> list[NormIndex]:

@@ -39,14 +39,7 @@ class NormPlaceholder(nn.Module):
 
 
 class LearnedScaling(nn.Module):
-    """Learned multiplier of a branch output: one number per channel (LayerScale), or a single number.
-
-    Args:
-        shape: Shape of the multiplier.
-        init: Its initial value.
-        device: Its device.
-        dtype: Its dtype.
-    """
+    """Learned multiplier of a branch output: one number per channel (LayerScale), or a single number."""
 
     def __init__(
         self, shape: tuple[int, ...], init: float, device: torch.device | None = None, dtype: torch.dtype | None = None
@@ -63,10 +56,6 @@ class FixedScaling(nn.Module):
     """Fixed multiplier.
 
     A buffer holds it too, so the state dict of a scaled model does not load into an unscaled one.
-
-    Args:
-        factor: The multiplier.
-        device: The device of the buffer.
     """
 
     def __init__(self, factor: float, device: torch.device | None = None) -> None:
@@ -89,12 +78,7 @@ class SkipScaling(FixedScaling):
 
 
 class HeadNorm(nn.Module):
-    """Norm over the features of each attention head, applied to the concatenated heads.
-
-    Args:
-        norm: A norm over the features of one head.
-        size: The number of features per head.
-    """
+    """Norm over the features of each attention head, applied to the concatenated heads."""
 
     def __init__(self, norm: nn.Module, size: int) -> None:
         super().__init__()

@@ -54,10 +54,6 @@ def parameter_names(analysis: Analysis) -> dict[ValueId, str]:
 def reads_of(graph: Graph, parameter: ValueId) -> Iterator[tuple[NodeId, ValueId, Region | None]]:
     """Every operator that reads a parameter, directly or through views.
 
-    Args:
-        graph: The graph of the pass.
-        parameter: The parameter.
-
     Yields:
         The node, its operand, and the part of the parameter that the operand is; None if that is not known.
     """
@@ -80,12 +76,6 @@ def reads_of(graph: Graph, parameter: ValueId) -> Iterator[tuple[NodeId, ValueId
 
 def repeat_view(node: Node, value: ValueId, position: int, views: list[Tensor]) -> list[Tensor] | None:
     """Repeat a view on other tensors.
-
-    Args:
-        node: The operator that views or splits.
-        value: Its operand.
-        position: Which of its results.
-        views: The tensors, with the shape of the operand.
 
     Returns:
         The views; None if the operator cannot be repeated.

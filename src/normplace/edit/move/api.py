@@ -25,7 +25,7 @@ from normplace.edit.move.projections import HeadNormRequest
 from normplace.edit.move.verify_heads import verify_head_norms
 from normplace.edit.move.verify_placement import verify_placement
 from normplace.edit.move.verify_training import check_training_calls
-from normplace.edit.record.changes import ATTRIBUTE, Changes, changes, small_matrix_warnings
+from normplace.edit.record.changes import Changes, changes, set_changes, small_matrix_warnings
 from normplace.edit.record.input_spec import describe_inputs
 from normplace.edit.saving.save_guard import guard_save
 from normplace.edit.verify.capture import Arguments, analyze_call, analyze_repeatable, measure_rms
@@ -133,7 +133,7 @@ def _moved(model: Model, request: MoveRequest, arguments: Arguments, call: dict[
         call=describe_inputs(arguments),
         note=note,
     )
-    setattr(copied, ATTRIBUTE, record)
+    set_changes(copied, record)
     if moves:
         guard_save(copied)
     return copied

@@ -20,13 +20,7 @@ from normplace.placement import BlockSpec, LearnedScale, resolved
 
 
 class MoveEdit:
-    """Edits a model as planned.
-
-    Args:
-        plan: The plan.
-        editor: Changes the model.
-        rms: The root mean squares of the values that new norms normalize.
-    """
+    """Edits a model as planned."""
 
     def __init__(self, plan: MovePlan, editor: ModelEditor, rms: Mapping[ValueId, float]) -> None:
         self.plan, self.editor, self.rms = plan, editor, rms

@@ -33,11 +33,7 @@ class BranchMatrix:
 
 
 class BranchMatrices:
-    """Finds the matrices of residual branches.
-
-    Args:
-        model_map: Where the model can be edited.
-    """
+    """Finds the matrices of residual branches."""
 
     def __init__(self, model_map: ModelMap) -> None:
         self.model_map, self.analysis = model_map, model_map.analysis

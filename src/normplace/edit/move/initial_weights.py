@@ -25,12 +25,6 @@ UNSCALED = ("q", "k")
 def draw_weights(model: nn.Module, matrices: BranchMatrices, gains: Mapping[BlockIndex, float], seed: int) -> list[str]:
     """Draw the weights of branches again.
 
-    Args:
-        model: The model, which is changed.
-        matrices: Finds the matrices.
-        gains: The factor of each block.
-        seed: Random seed.
-
     Returns:
         The names of the parameters that changed.
 

@@ -14,11 +14,7 @@ FEATURE_KINDS = ("mlp", "experts")
 
 
 class LayerNumbers:
-    """The layer of every block.
-
-    Args:
-        blocks: Residual blocks of a model, by index.
-    """
+    """The layer of every block."""
 
     def __init__(self, blocks: Mapping[BlockIndex, ResidualBlock]) -> None:
         self._layers: dict[BlockIndex, int] = {}

@@ -53,11 +53,6 @@ class MoveRequest:
 class MovePlan:
     """What a move does to each slot.
 
-    Args:
-        model_map: Where the model can be edited.
-        request: The arguments of the move.
-        arguments: The arguments of a call of the model.
-
     Attributes:
         specs: The requested spec of each block; None for a block that is left alone.
         slots: The slots that may change, in order.

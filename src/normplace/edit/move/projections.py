@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from normplace._shared.closure import closure
 from normplace.analysis.blocks.attention import Operand
 from normplace.analysis.dataflow.axes import move_marks
 from normplace.analysis.dataflow.operators import ATTENTION, MOVES
@@ -82,13 +83,7 @@ class _Source:
 
 
 class ProjectionFinder:
-    """Finds the queries and keys of attention branches.
-
-    Args:
-        model_map: Where the model can be edited.
-        request: Which norms to add.
-        arguments: The arguments of a call.
-    """
+    """Finds the queries and keys of attention branches."""
 
     def __init__(self, model_map: ModelMap, request: HeadNormRequest, arguments: Arguments) -> None:
         self.model_map, self.request, self.arguments = model_map, request, arguments
@@ -97,11 +92,6 @@ class ProjectionFinder:
 
     def find(self, block: BlockIndex, branch: int, letters: str) -> list[ProjectionRef]:
         """The queries and keys of an attention branch.
-
-        Args:
-            block: The block.
-            branch: Which of its branches.
-            letters: ``q``, ``k`` or both.
 
         Raises:
             UsageError: If neither a module nor an expression has their value.
@@ -234,20 +224,15 @@ class ProjectionFinder:
 
     def _is_moved(self, first: ValueId, last: ValueId) -> bool:
         """Whether a value is a view or part of another one, up to fixed factors and a bias."""
-        queue, seen, is_found = [last], set(), False
-        while queue:
-            value = queue.pop()
-            if value == first:
-                is_found = True
-                continue
-            if value in seen:
-                continue
-            seen.add(value)
+
+        def preceding(value: ValueId) -> Sequence[ValueId]:
             node = self.graph.maker(value)
-            if node is None or not self._keeps_features(value):
-                return False
-            queue += self.graph.data_inputs(node)
-        return is_found
+            if node is None or value == first or not self._keeps_features(value):
+                return ()
+            return self.graph.data_inputs(node)
+
+        values = set(closure([last], preceding))
+        return first in values and all(map(self._keeps_features, values - {first}))
 
     def _keeps_features(self, value: ValueId) -> bool:
         node = self.graph.maker(value)
@@ -260,16 +245,14 @@ class ProjectionFinder:
 
     def _dominates(self, value: ValueId, first: ValueId, last: ValueId) -> bool:
         """Whether every path from one value to another passes through a third."""
-        queue, seen = [last], {value}
-        while queue:
-            current = queue.pop()
-            if current == first:
-                return False
-            if current not in seen:
-                seen.add(current)
-                node = self.graph.maker(current)
-                queue += self.graph.data_inputs(node) if node is not None and not self.graph.is_barrier(node) else ()
-        return True
+
+        def preceding(current: ValueId) -> Sequence[ValueId]:
+            node = self.graph.maker(current)
+            if node is None or current == value or self.graph.is_barrier(node):
+                return ()
+            return self.graph.data_inputs(node)
+
+        return first not in closure([last], preceding)
 
     def _axes(self, source: _Source, value: ValueId, size: int) -> tuple[int, ...] | None:
         """The axes of a value that hold the features to normalize; None if the last one does not."""

@@ -17,12 +17,7 @@ from normplace.errors import UsageError
 
 
 class SkipFinder:
-    """Finds the operand of each residual sum that is the skip.
-
-    Args:
-        model_map: Where the model can be edited.
-        arguments: The arguments of a call.
-    """
+    """Finds the operand of each residual sum that is the skip."""
 
     def __init__(self, model_map: ModelMap, arguments: Arguments) -> None:
         self.model_map, self.arguments = model_map, arguments

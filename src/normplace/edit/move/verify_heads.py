@@ -21,12 +21,6 @@ SLOTS = {"inner.q": "q", "inner.k": "k"}
 def verify_head_norms(analysis: Analysis, arguments: Arguments, changes: Sequence[Change], over: str) -> None:
     """Compare the operands of attention with the definition of norms on queries and keys.
 
-    Args:
-        analysis: The analysis of the moved model.
-        arguments: The arguments it was analysed with.
-        changes: What was done to each norm.
-        over: ``head``, or ``projection``, whose heads may differ in size.
-
     Raises:
         UsageError: If attention reads features that passed no norm, or heads that are not normalized.
     """

@@ -17,11 +17,6 @@ from normplace.placement import BlockSpec, LearnedScale, resolved
 def verify_placement(plan: MovePlan, changes: Sequence[Change], moved: Analysis) -> None:
     """Compare the analysis of the moved copy with the plan.
 
-    Args:
-        plan: The plan of the move.
-        changes: What was done to each norm.
-        moved: The analysis of the moved copy.
-
     Raises:
         UsageError: If a block does not have the requested placement, with the reason.
     """

@@ -25,11 +25,6 @@ def check_training_calls(model: nn.Module, arguments: Arguments, names: Iterable
     A copy runs, because training may change a model's attributes. A model that cannot be called so, for want of labels,
     or whose copy does not fit into memory, is not checked.
 
-    Args:
-        model: The moved model; it is not changed.
-        arguments: The arguments of a call.
-        names: The names of the moved and added norms.
-
     Raises:
         UsageError: If a placed norm is not called although the module that adds is.
     """

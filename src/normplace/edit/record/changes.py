@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from torch import nn
 
 from normplace.analysis.results import Audit, pattern
 
-ATTRIBUTE = "normplace_changes"
+_ATTRIBUTE = "normplace_changes"
 """The attribute of an edited model that holds its record."""
 AMOUNTS = re.compile(r"(?<![\w.])\d[\d.e+-]*")
 ACTIONS = ("kept", "moved", "added", "removed", "swapped", "folded", "replaced")
@@ -149,12 +149,7 @@ def _placement_line(before: str | None, after: str | None) -> str:
 
 
 def _summary_lines(sites: Sequence[Change], width: int) -> list[str]:
-    """One line for all norms whose names differ only in their numbers.
-
-    Args:
-        sites: The norms.
-        width: The width of the column of slots.
-    """
+    """One line for all norms whose names differ only in their numbers."""
     groups: dict[tuple[str, ...], list[Change]] = {}
     for site in sites:
         key = (site.slot, pattern(site.name), pattern(site.before), AMOUNTS.sub("*", site.note))
@@ -202,12 +197,7 @@ def _fusion_lines(fusions: Sequence[Fusion]) -> list[str]:
 
 
 def small_matrix_warnings(before: Audit, after: Audit) -> tuple[str, ...]:
-    """The findings on small matrices before a norm that a move caused.
-
-    Args:
-        before: The audit of the original model.
-        after: The audit of the moved copy.
-    """
+    """The findings on small matrices before a norm that a move caused."""
     known = {finding.evidence for finding in before.findings}
     return tuple(
         f"{finding.evidence} {finding.remedy}"
@@ -218,4 +208,15 @@ def small_matrix_warnings(before: Audit, after: Audit) -> tuple[str, ...]:
 
 def changes(model: nn.Module) -> Changes:
     """The record of the edits of a model by :func:`normplace.move` and others; an empty record for other models."""
-    return getattr(model, ATTRIBUTE, Changes(None, None, (), ()))
+    return getattr(model, _ATTRIBUTE, Changes(None, None, (), ()))
+
+
+def set_changes(model: nn.Module, record: Changes) -> None:
+    """Give a model the record that :func:`changes` returns."""
+    setattr(model, _ATTRIBUTE, record)
+
+
+def add_edit(model: nn.Module, edit: str, **settings: Any) -> None:
+    """Add an edit to those that :func:`normplace.edit.load` repeats."""
+    record = changes(model)
+    set_changes(model, replace(record, moves=(*record.moves, {"edit": edit, **settings})))

@@ -28,11 +28,7 @@ WEIGHTS, RECORD = "model.safetensors", "placement.json"
 
 
 class FolderDraft:
-    """Files that appear in their folder together, see :func:`write_folder`.
-
-    Args:
-        folder: The temporary folder they are written to.
-    """
+    """Files that appear in their folder together, see :func:`write_folder`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -90,10 +86,6 @@ def save(model: nn.Module, folder: str | Path, arguments: Mapping[str, Any] | No
 def require_no_other_model(folder: Path, weights: str) -> None:
     """Check that writing an edited model does not replace the files of a model that was saved in another way.
 
-    Args:
-        folder: The folder to write to.
-        weights: The name of the weights file to write.
-
     Raises:
         UsageError: If the folder holds such a model.
     """
@@ -118,12 +110,6 @@ def write_model(
     model: nn.Module, draft: FolderDraft, weights: str, state_dict: Mapping[str, Tensor] | None = None
 ) -> None:
     """Write the weights of a moved model, and the record of its moves with a hash of the weights.
-
-    Args:
-        model: The model.
-        draft: The folder that is being written.
-        weights: The name of the weights file.
-        state_dict: The weights; by default the model's.
 
     Raises:
         UsageError: If the model is on the meta device, or its state dict has other values than dense tensors.

@@ -21,11 +21,6 @@ from normplace.placement import Placement
 def repeat_edit(model: Any, settings: Mapping[str, Any], arguments: Arguments) -> Any:
     """Repeat an edit, and return the edited copy.
 
-    Args:
-        model: The model before the edit.
-        settings: An entry of :attr:`Changes.moves <normplace.edit.Changes>`.
-        arguments: The arguments of a call.
-
     Raises:
         UsageError: If this version does not know the edit.
     """

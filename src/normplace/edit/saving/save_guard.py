@@ -12,11 +12,7 @@ from normplace.errors import UsageError
 
 
 class GuardedSave:
-    """The ``save_pretrained`` of one moved model; as an instance attribute it hides the method of its class.
-
-    Args:
-        model: The moved model.
-    """
+    """The ``save_pretrained`` of one moved model; as an instance attribute it hides the method of its class."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model

@@ -17,7 +17,7 @@ from normplace.analysis.recording.structures import fresh_inputs
 from normplace.edit.model.copying import copy_model, require_independent
 from normplace.edit.model.editor import disable_fast_paths
 from normplace.edit.model.model_map import ModelMap
-from normplace.edit.record.changes import ATTRIBUTE, Change, Changes, changes
+from normplace.edit.record.changes import Change, Changes, changes, set_changes
 from normplace.edit.record.input_spec import describe_inputs
 from normplace.edit.saving.save_guard import guard_save
 from normplace.edit.swap.build import Samples, build_replacement, needs_shift, why_not
@@ -126,11 +126,6 @@ def swap(
 def apply_swap(model: Model, request: SwapRequest, arguments: Arguments) -> Model:
     """Carry out a swap on a copy, and verify it.
 
-    Args:
-        model: The model.
-        request: What to swap.
-        arguments: The arguments of a call.
-
     Raises:
         UsageError: If no chosen norm can be swapped, or the copy fails its verification.
     """
@@ -154,7 +149,7 @@ def apply_swap(model: Model, request: SwapRequest, arguments: Arguments) -> Mode
         moves=(*changes(model).moves, request.to_dict()),
         call=describe_inputs(arguments),
     )
-    setattr(copied, ATTRIBUTE, record)
+    set_changes(copied, record)
     guard_save(copied)
     return copied
 

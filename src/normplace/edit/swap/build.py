@@ -41,13 +41,7 @@ class Replacement:
 
 
 def why_not(source: NormSource, kind: str, groups: int | None) -> str | None:
-    """The reason why a norm cannot be replaced by one of a kind; None if it can.
-
-    Args:
-        source: The norm.
-        kind: The new kind.
-        groups: The number of groups of a group norm, or None.
-    """
+    """The reason why a norm cannot be replaced by one of a kind; None if it can."""
     if kind == "group":
         count = groups or default_groups(source)
         if source.width % count:

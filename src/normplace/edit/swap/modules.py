@@ -22,14 +22,7 @@ class FeatureGroupNorm(nn.GroupNorm):
 
 
 class ShiftedRMSNorm(RMSNorm):
-    """RMSNorm plus a shift, which keeps the shift of the norm that it replaces.
-
-    Args:
-        width: The number of features.
-        eps: Added to the mean square.
-        device: The device of the parameters.
-        dtype: Their dtype.
-    """
+    """RMSNorm plus a shift, which keeps the shift of the norm that it replaces."""
 
     def __init__(
         self, width: int, eps: float, device: torch.device | None = None, dtype: torch.dtype | None = None
@@ -43,11 +36,7 @@ class ShiftedRMSNorm(RMSNorm):
 
 
 class WrappedNorm(nn.Module):
-    """A norm over the last dimension in a place where norms are called in another way.
-
-    Args:
-        norm: The norm.
-    """
+    """A norm over the last dimension in a place where norms are called in another way."""
 
     def __init__(self, norm: nn.Module) -> None:
         super().__init__()
@@ -80,14 +69,7 @@ class NodeNorm(WrappedNorm):
 
 
 class ChannelAffine(nn.Module):
-    """A gain and a shift per channel, which replace a norm in a norm-free network.
-
-    Args:
-        width: The number of channels.
-        bias: Whether there is a shift.
-        device: The device of the parameters.
-        dtype: Their dtype.
-    """
+    """A gain and a shift per channel, which replace a norm in a norm-free network."""
 
     def __init__(
         self, width: int, bias: bool = True, device: torch.device | None = None, dtype: torch.dtype | None = None

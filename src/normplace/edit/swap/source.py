@@ -63,11 +63,7 @@ class NormSource:
 
 
 class SourceFinder:
-    """Describes the norms of an analysed model.
-
-    Args:
-        model_map: The analysed model.
-    """
+    """Describes the norms of an analysed model."""
 
     def __init__(self, model_map: ModelMap) -> None:
         self.model_map = model_map
@@ -146,13 +142,7 @@ class _Contents(NamedTuple):
 
 
 def _read(module: nn.Module, norm: Norm, value: Value) -> _Contents | str:
-    """What a norm module computes, or the reason why that is not known.
-
-    Args:
-        module: The module.
-        norm: The norm that the analysis found.
-        value: Its input.
-    """
+    """What a norm module computes, or the reason why that is not known."""
     kind, eps, width = norm.kind, norm.eps, value.shape[-1]
     gain, shift = _vector(module, "weight"), _vector(module, "bias")
     if kind in ("layer", "rms"):

@@ -11,7 +11,7 @@ from torch import nn
 from normplace._shared.modules import Model
 from normplace.edit.model.attachments import has_other_hooks, move_hooks, replace_attached, replace_module
 from normplace.edit.model.copying import copy_model
-from normplace.edit.record.changes import ATTRIBUTE, Change, changes
+from normplace.edit.record.changes import Change, add_edit, changes, set_changes
 from normplace.edit.saving.save_guard import release_save
 from normplace.edit.swap.modules import FadingNorm
 from normplace.errors import UsageError
@@ -27,12 +27,6 @@ def replace_norm(model: nn.Module, path: str, old: nn.Module, new: nn.Module) ->
 
     The module is frozen if the norm is.
 
-    Args:
-        model: The model, which is changed.
-        path: The name of the norm.
-        old: The norm.
-        new: The module.
-
     Raises:
         UsageError: If the norm has hooks of other code.
     """
@@ -47,14 +41,7 @@ def replace_norm(model: nn.Module, path: str, old: nn.Module, new: nn.Module) ->
 
 
 def keep_original(model: nn.Module, path: str, old: nn.Module, new: nn.Module) -> None:
-    """Keep the norm that a swap replaced.
-
-    Args:
-        model: The edited model.
-        path: The name of the norm.
-        old: The norm before the swap.
-        new: The module in its place.
-    """
+    """Keep the norm that a swap replaced."""
     originals = getattr(model, ORIGINALS, {})
     first, _ = originals.get(path, (old, new))
     setattr(model, ORIGINALS, {**originals, path: (first, new)})
@@ -104,7 +91,7 @@ def unswap(model: Model) -> Model:
     # A later move copied the swapped norms, so repeating it without the swap would add others.
     is_copied = any("edit" not in entry for entry in later)
     moves = (*record.moves, {"edit": "unswap"}) if is_copied else _without_swaps(record.moves)
-    setattr(copied, ATTRIBUTE, replace(record, sites=tuple(sites), moves=moves, refused=()))
+    set_changes(copied, replace(record, sites=tuple(sites), moves=moves, refused=()))
     if not moves:
         release_save(copied)
     return copied
@@ -158,5 +145,4 @@ def remove_old_norms(model: nn.Module) -> None:
             original = getattr(model, ORIGINALS, {}).get(path)
             if original is not None:
                 keep_original(model, path, original[0], new)
-    record = changes(model)
-    setattr(model, ATTRIBUTE, replace(record, moves=(*record.moves, {"edit": "finish_swap"})))
+    add_edit(model, "finish_swap")

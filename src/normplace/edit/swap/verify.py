@@ -31,13 +31,6 @@ def verify_swap(
 ) -> Audit | None:
     """Verify a copy with swapped norms, and return its audit; None while old and new norms are mixed.
 
-    Args:
-        original: The model before the swap.
-        swapped: The copy.
-        sources: The swapped norms, by name.
-        kind: Their new kind.
-        arguments: The arguments both are called with.
-
     Raises:
         UsageError: If a check fails, with the name of the norm.
     """
@@ -102,14 +95,7 @@ def _new_norms(module: nn.Module) -> Iterator[tuple[nn.Module, nn.Module]]:
 
 
 def definition(kind: str, norm: nn.Module, x: Tensor, axis: int) -> Tensor:
-    """What a norm returns by definition, in float64.
-
-    Args:
-        kind: The kind of norm.
-        norm: The module, for its parameters.
-        x: Its input.
-        axis: The axis of the channels.
-    """
+    """What a norm returns by definition, in float64."""
     x = x.movedim(axis, -1)
     eps = float(getattr(norm, "eps", 0.0))
     match kind:

@@ -31,13 +31,6 @@ def check_gradients(
     If a user-defined ``autograd.Function`` takes part, the gradient of the placed norms is compared with a finite
     difference.
 
-    Args:
-        original: The model before the edit; it is not changed.
-        edited: The model after the edit; it is not changed.
-        arguments: The arguments both are called with.
-        norms: The added and moved norms, by name.
-        edit: The name of the edit, for the messages.
-
     Raises:
         UsageError: If a norm or parameter that had a gradient receives none, or a wrong one, with its name.
     """
@@ -71,11 +64,6 @@ def check_gradients(
 
 class BackwardPass:
     """One forward and backward pass in evaluation mode.
-
-    Args:
-        model: The model; its gradients and flags are restored.
-        arguments: The arguments it is called with.
-        norms: Norms of the model whose gradients are checked, by name.
 
     Attributes:
         error: Why the backward pass failed; None if it did not.

@@ -39,12 +39,6 @@ def verify_numbers(
 ) -> None:
     """Compare a moved model with the definition of its placement.
 
-    Args:
-        analysis: The analysis of the moved model.
-        arguments: The arguments it was analysed with.
-        changes: What was done to each norm.
-        removed: The removed norms, by the name they had.
-
     Raises:
         UsageError: If a check fails, with the name of the module.
     """
@@ -103,11 +97,6 @@ def check_removed(model: nn.Module, removed: Mapping[str, nn.Module], names: Ite
 
 def check_statistics(name: str, norm: Norm, tensors: Mapping[ValueId, Tensor]) -> None:
     """Check that a norm returns its normalized input, up to one gain and shift per feature.
-
-    Args:
-        name: The norm's name, for the message.
-        norm: The norm.
-        tensors: Its input and output, by value.
 
     Raises:
         UsageError: If it does not.
@@ -190,11 +179,6 @@ def check_sum(analysis: Analysis, norm: Norm, block: BlockIndex, tensors: Mappin
 def check_skip_scales(analysis: Analysis, arguments: Arguments, scales: Mapping[BlockIndex, float]) -> None:
     """Check that the skips of blocks are the stream times a fixed scale.
 
-    Args:
-        analysis: The analysis of the moved model.
-        arguments: The arguments it was analysed with.
-        scales: The scale of each block.
-
     Raises:
         UsageError: If one is not.
     """
@@ -213,12 +197,7 @@ def check_skip_scales(analysis: Analysis, arguments: Arguments, scales: Mapping[
 
 
 def check_nothing_added_after(analysis: Analysis, on_sums: Sequence[tuple[Norm, BlockIndex]]) -> None:
-    """Check that no other branch of the same stream is added between a norm on the sum and the next block.
-
-    Args:
-        analysis: The analysis of the moved model.
-        on_sums: The norms on sums, with their blocks.
-    """
+    """Check that no other branch of the same stream is added between a norm on the sum and the next block."""
     graph, reachability = analysis.graph, analysis.reachability
     norm_nodes = {node for norm in analysis.norms for node in norm.nodes}
     add_nodes = {add.node for add in analysis.adds}

@@ -60,14 +60,7 @@ def edge_index(graph: str) -> Tensor:
 
 
 class Inputs:
-    """The tensors of one case, and its methods.
-
-    Args:
-        graph: One of :data:`GRAPHS`.
-        edge: One of :data:`EDGES`.
-        device: Device of the tensors.
-        dtype: Dtype of the tensors.
-    """
+    """The tensors of one case, and its methods."""
 
     def __init__(self, graph: str, edge: str, device: str, dtype: torch.dtype) -> None:
         self.nodes, self.count, self.channels, _ = GRAPHS[graph]

@@ -14,12 +14,7 @@ from normplace.lab.trials.study import Figure
 
 
 def figure(record: Record, op: str) -> Figure:
-    """Time of each method of an op relative to normplace.
-
-    Args:
-        record: The run.
-        op: The op.
-    """
+    """Time of each method of an op relative to normplace."""
     points = []
     for row in (row for row in record.rows if row.op == op):
         median = row.seconds.median  # normplace has its own spread around 1
@@ -56,11 +51,7 @@ def figure(record: Record, op: str) -> Figure:
 
 
 def render(record: Record) -> str:
-    """The page as text.
-
-    Args:
-        record: The run.
-    """
+    """The page as text."""
     ops = load_ops(dict.fromkeys(row.op for row in record.rows))
     with ChartRenderer() as renderer:
         figures = [

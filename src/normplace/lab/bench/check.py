@@ -19,10 +19,6 @@ def check(case: Case, problem: Problem) -> tuple[dict[str, float], dict[str, str
     An error is the largest difference from the truth over results and gradients, relative to the largest entry. Errors
     of peers are reported, not judged.
 
-    Args:
-        case: The case of the problem.
-        problem: The methods to check.
-
     Raises:
         WrongKernel: If normplace's error exceeds the tolerance.
     """

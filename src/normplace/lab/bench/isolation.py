@@ -19,11 +19,7 @@ class SubprocessDied(Exception):
 
 
 def run_in_subprocess(function: Callable[[Argument], Result], argument: Argument) -> Result:
-    """Call a function in a new process and return its result.
-
-    Args:
-        function: A module-level function. An exception that it raises is raised here.
-        argument: Its argument.
+    """Call a module-level function in a new process, and return its result or raise its exception.
 
     Raises:
         SubprocessDied: If the process is killed, for example because the system is out of memory.

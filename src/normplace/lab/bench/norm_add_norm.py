@@ -157,17 +157,7 @@ def tune() -> Iterator[str]:
 def candidate_tiles(
     tile: Callable[..., object], block: int, programs: tuple[int, ...], in_blocks: bool = False
 ) -> Iterator[object]:
-    """Tiles worth trying for a width: 8 to 64 elements for each thread.
-
-    Args:
-        tile: Creates a tile.
-        block: The width.
-        programs: Numbers of programs for each multiprocessor.
-        in_blocks: Whether rows are processed in several blocks.
-
-    Yields:
-        Tiles.
-    """
+    """Tiles worth trying for a width: 8 to 64 elements for each thread."""
     if in_blocks:
         for columns, warps in itertools.product((1024, 2048, 4096, 8192, 16384), (4, 8, 16, 32)):
             if columns <= block and 8 <= columns // (32 * warps) <= 16:

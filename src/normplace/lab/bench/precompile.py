@@ -38,12 +38,7 @@ def precompile(cases: Sequence[Case], device: str) -> None:
 
 
 def call_once(case: Case, device: str) -> None:
-    """Call every method of a case once; errors are printed and ignored.
-
-    Args:
-        case: The case.
-        device: Where to run it.
-    """
+    """Call every method of a case once; errors are printed and ignored."""
     try:
         problem = case.build(device)
         for method in problem.methods:

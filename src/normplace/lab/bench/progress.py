@@ -19,11 +19,7 @@ class Progress(Protocol):
 
 
 class Lines:
-    """Prints a line to stderr when a case starts.
-
-    Args:
-        labels: Names of the cases.
-    """
+    """Prints a line to stderr when a case starts."""
 
     def __init__(self, labels: Sequence[str]) -> None:
         self.labels = labels
@@ -39,10 +35,6 @@ class Lines:
 @contextmanager
 def watch(title: str, labels: Sequence[str]) -> Iterator[Progress]:
     """Show the progress of cases inside a ``with`` block.
-
-    Args:
-        title: Title of the view.
-        labels: Names of the cases.
 
     Yields:
         The receiver of progress.

@@ -111,12 +111,7 @@ def running_logsumexp(rows: Tensor, out: Tensor) -> Tensor:
 
 
 class Inputs:
-    """The tensors of a case, and its methods.
-
-    Args:
-        shape: Batch, length, width and dtype.
-        device: Device of the tensors.
-    """
+    """The tensors of a case, and its methods."""
 
     def __init__(self, shape: Shape, device: str) -> None:
         *size, dtype = shape

@@ -46,13 +46,6 @@ def plan(ops: Sequence[Op], device: str, quick: bool) -> list[Case]:
 def run(cases: Sequence[Case], device: str, quick: bool, progress: Progress, command: str) -> Iterator[Record]:
     """Measure the cases.
 
-    Args:
-        cases: The cases.
-        device: ``cpu`` or ``cuda``.
-        quick: Whether to measure few rounds.
-        progress: Reports progress.
-        command: The command line, for the record.
-
     Yields:
         After each case, the record of all cases so far.
     """

@@ -17,12 +17,7 @@ TEXT_COLUMNS = 3
 
 
 def table(record: Record, op: str) -> Table:
-    """Headings and cells of one op's results.
-
-    Args:
-        record: The run.
-        op: The op.
-    """
+    """Headings and cells of one op's results."""
     rows = [row for row in record.rows if row.op == op]
     own = {(row.case, row.step): row for row in rows if row.slower is None}
     if record.device == "cpu":
@@ -108,12 +103,7 @@ def _without_repeats(body: Iterable[list[str]]) -> list[list[str]]:
 
 
 def report(record: Record, width: int | None = None) -> str:
-    """The results of a run for a terminal.
-
-    Args:
-        record: The run.
-        width: Largest width of the tables; None for any.
-    """
+    """The results of a run for a terminal."""
     parts = [
         f"{name}: {_three_digits(rate / UNITS[name][1])} {UNITS[name][0]}" for name, rate in record.ceilings.items()
     ]

@@ -46,11 +46,6 @@ class Setting:
 def fastest(title: str, setting: Setting, call: Callable[[], object]) -> Iterator[str]:
     """Lines with the fastest values of a setting and their times; the setting is restored.
 
-    Args:
-        title: What is computed.
-        setting: The parameter and its values.
-        call: The call to time on the GPU.
-
     Yields:
         Failures, a heading, and a line for each of the fastest values.
     """

@@ -44,11 +44,7 @@ class Advice:
 
 
 def advise(comparison: Comparison) -> Advice:
-    """Advise to use the highest-ranked edit that is better than the baseline, else the baseline.
-
-    Args:
-        comparison: The result.
-    """
+    """Advise to use the highest-ranked edit that is better than the baseline, else the baseline."""
     rows, baseline, records = comparison.rows, comparison.baseline, comparison.records
     chosen = next((row for row in rows if row.verdict == Verdict.BETTER), None)
     sentence = _use(chosen, rows, comparison.better, comparison.measure) if chosen else _keep(rows, baseline)

@@ -18,12 +18,7 @@ MOST_STEPS = 10_000_000
 
 @dataclass(frozen=True)
 class Budget:
-    """A wall time for the whole comparison, or a number of steps for each reported training.
-
-    Args:
-        seconds: The wall time; None if steps are set.
-        steps: The number of steps; None if a time is set.
-    """
+    """A wall time for the whole comparison, or a number of steps for each reported training."""
 
     seconds: float | None = None
     steps: int | None = None
@@ -72,11 +67,7 @@ def makespan(seconds: Iterable[float], jobs: int) -> float:
 
 
 def largest_steps(fits: Callable[[int], bool]) -> int | None:
-    """The largest number of steps that fits, by bisection; None if not even the fewest steps do.
-
-    Args:
-        fits: From a number of steps to whether it fits; false above some number.
-    """
+    """The largest number of steps that fits, by bisection; None if not even the fewest steps do."""
     if not fits(LEAST_STEPS):
         return None
     low, high = LEAST_STEPS, MOST_STEPS + 1

@@ -62,11 +62,6 @@ class Checked:
 def check_task(task: Task, edits: Sequence[Edit], start: str) -> Checked:
     """Check a task with every edit, and measure what a training costs.
 
-    Args:
-        task: The task.
-        edits: The edits.
-        start: ``fresh`` or ``weights``.
-
     Raises:
         UsageError: If the task or an edit cannot be used, with the reason.
     """
@@ -90,12 +85,7 @@ def check_task(task: Task, edits: Sequence[Edit], start: str) -> Checked:
 
 
 def _check_independence(task: Task, before: Sequence[float]) -> None:
-    """Check that the steps of the other checks do not change what a later training starts from.
-
-    Args:
-        task: The task.
-        before: Loss of the first batch and measures of a start before those steps.
-    """
+    """Check that the steps of the other checks do not change what a later training starts from."""
     again = _start(task, 0)
     names = (LOSS, *MEASURES)
     after = [_check_loss(task, again), *_check_validation(task, again)]

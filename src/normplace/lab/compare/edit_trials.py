@@ -132,11 +132,6 @@ def with_explosions(records: Sequence[TrialRecord], baseline: str, *, better: Be
     baseline. The means of such numbers vary too much to be separated from anything. A training ends far worse if its
     loss is more than twice the first one of the baseline, and its measure is worse than that of the untrained baseline.
     Its curves are left out, beside which all others would be flat.
-
-    Args:
-        records: The result lines.
-        baseline: The edit whose untrained model counts.
-        better: Whether smaller or larger measures are better.
     """
     sign = 1 if better == "smaller" else -1
     untrained = [record for record in records if record.config.get("edit") == baseline]
@@ -166,12 +161,7 @@ def _firsts(records: Iterable[TrialRecord], name: str) -> list[float]:
 
 
 def score(record: TrialRecord, split: str) -> float | None:
-    """The number of a trial on a split; None if the trial diverged.
-
-    Args:
-        record: The trial.
-        split: ``choose`` or ``report``.
-    """
+    """The number of a trial on the split ``choose`` or ``report``; None if the trial diverged."""
     value = record.metrics.get(split)
     return None if record.metrics.get("diverged") or value is None or not math.isfinite(value) else value
 

@@ -59,11 +59,6 @@ def hold_out(batches: Batches, loss: Loss, name: str) -> HeldOut:
     weight draws those of the held-out batches by weight too. Of a list, the first batches are held out. Other data is
     kept in memory during its first epoch and repeated in another order.
 
-    Args:
-        batches: The training data of a task.
-        loss: Its loss.
-        name: Name of the task, for errors.
-
     Raises:
         UsageError: If there are too few batches, or an unknown sampler repeats samples.
     """
@@ -118,11 +113,6 @@ def _split_batches(batches: Batches, name: str) -> tuple[list[Any], Batches]:
 def _require_different(batches: Sequence[Any], held: int, name: str) -> None:
     """Check that no batch that is trained on equals one that is held out, as in a list that repeats its epochs.
 
-    Args:
-        batches: The batches.
-        held: How many of them are held out, the first ones.
-        name: Name of the task.
-
     Raises:
         UsageError: If one is repeated.
     """
@@ -155,11 +145,7 @@ def _length(epoch: Iterable[Any]) -> int | None:
 
 
 class RepeatedBatches:
-    """Data that is read once, and repeated from memory in another order in later epochs.
-
-    Args:
-        first: The batches of the first epoch.
-    """
+    """Data that is read once, and repeated from memory in another order in later epochs."""
 
     def __init__(self, first: Iterator[Any]) -> None:
         self._first: Iterator[Any] | None = first
@@ -222,13 +208,7 @@ def _plain(index: Any) -> Any:
 
 
 def _drawn_again(sampler: Any, indices: list[int], total: int) -> Sampler[int] | None:
-    """The sampler of the remaining samples, if an epoch draws them by weight, with replacement, or another number.
-
-    Args:
-        sampler: The sampler of all samples.
-        indices: The remaining samples.
-        total: How many samples there are to draw from.
-    """
+    """The sampler of the remaining samples, if an epoch draws them by weight, with replacement, or another number."""
     if isinstance(sampler, SequentialSampler) or not (sampler.replacement or sampler.num_samples != total):
         return None
     count = max(1, round(sampler.num_samples * len(indices) / total))

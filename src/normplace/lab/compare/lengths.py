@@ -47,20 +47,6 @@ def make_plan(
 ) -> Plan:
     """Plan a comparison from measured costs.
 
-    Args:
-        task: The task.
-        edits: The edits.
-        costs: Measured cost of each edit.
-        rates: Learning rates tried first.
-        seeds: Number of seeds.
-        start: ``fresh`` or ``weights``.
-        budget: The budget.
-        jobs: Trainings at once.
-        spent: Seconds of the budget that are spent.
-        identity: What :func:`~normplace.lab.compare.checks.task_identity` returned.
-        on_gpu: Whether the models are on a GPU.
-        notes: Sentences for the result.
-
     Raises:
         UsageError: If the budget is too small.
     """
@@ -97,10 +83,6 @@ def make_plan(
 def first_rung(rates: int, seeds: int) -> float:
     """Length of the shortest rung, so that the reported trainings have most of the time.
 
-    Args:
-        rates: Number of learning rates tried first.
-        seeds: Number of seeds.
-
     Examples:
         >>> first_rung(rates=5, seeds=5), first_rung(rates=5, seeds=3)
         (0.25, 0.2)
@@ -111,13 +93,7 @@ def first_rung(rates: int, seeds: int) -> float:
 
 
 def fill_time(plan: Plan, left: float, jobs: int) -> Plan:
-    """The plan with trainings as long as the time allows, or of the fewest steps.
-
-    Args:
-        plan: The plan.
-        left: Seconds left for all stages.
-        jobs: Trainings at once.
-    """
+    """The plan with trainings as long as the time allows, or of the fewest steps."""
     for _ in range(2):  # the number of validations follows from the number of steps, and the reverse
         plan = dataclasses.replace(
             plan, steps=largest_steps(lambda steps, plan=plan: plan.wall_seconds(steps, jobs) <= left) or LEAST_STEPS
@@ -160,13 +136,7 @@ def further_seeds(seconds: Sequence[float], left: float, slack: float, jobs: int
 
 
 def final_steps(plan: Plan, left: float, jobs: int) -> int:
-    """Steps of the reported trainings that use up the time left after the search; at least those of the longer rung.
-
-    Args:
-        plan: The plan.
-        left: Seconds left.
-        jobs: Trainings at once.
-    """
+    """Steps of the reported trainings that use up the time left after the search; at least those of the longer rung."""
     steps = largest_steps(lambda steps: makespan(plan.final_seconds(steps), jobs) <= left) or 0
     return max(min(steps, round(LONGEST * plan.steps)), *plan.rungs, LEAST_STEPS)
 

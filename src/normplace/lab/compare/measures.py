@@ -100,12 +100,7 @@ def _evenness(depths: Sequence[Depth]) -> float:
 
 
 class KnownOutput(nn.Module):
-    """Replaces a model whose output is known, so that a loss of the model becomes a loss of the output.
-
-    Args:
-        model: The model, whose attributes it has.
-        output: The output of every call.
-    """
+    """Replaces a model whose output is known, so that a loss of the model becomes a loss of the output."""
 
     def __init__(self, model: nn.Module, output: Any) -> None:
         super().__init__()

@@ -53,10 +53,6 @@ class Stage:
 def write_page(comparison: Comparison, path: Path) -> None:
     """Write the page atomically.
 
-    Args:
-        comparison: The result.
-        path: The HTML file; its folder is created if missing.
-
     Raises:
         UsageError: If it cannot be written, or a chart cannot be rendered.
     """
@@ -64,11 +60,7 @@ def write_page(comparison: Comparison, path: Path) -> None:
 
 
 def render(comparison: Comparison) -> str:
-    """Render the page; without vl-convert its figures are tables.
-
-    Args:
-        comparison: The result.
-    """
+    """Render the page; without vl-convert its figures are tables."""
     with ChartRenderer() as renderer:
         views = [
             FigureView(f"figure-{n}", [ChartView(figure, f"figure-{n}", renderer)])

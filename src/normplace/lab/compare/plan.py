@@ -150,11 +150,7 @@ class Plan:
         return self.trial(edit, rate, seed=SEARCH_SEED, rung=0, steps=steps, evaluations=1)
 
     def final_trials(self, best: Mapping[str, float]) -> list[CompareTrial]:
-        """The reported trainings, seed by seed, so that an interrupted comparison has whole seeds.
-
-        Args:
-            best: The learning rate of each edit.
-        """
+        """The reported trainings, seed by seed, so that an interrupted comparison has whole seeds."""
         steps = self.final_steps or self.steps
         return [
             self.trial(edit, best[edit], seed=seed, rung=RUNGS, steps=steps, evaluations=self.evaluations)
@@ -220,10 +216,6 @@ class Plan:
     def require_same(self, path: Path, **arguments: Any) -> None:
         """Check that this plan was made for the same arguments.
 
-        Args:
-            path: The folder of the plan, for the error.
-            **arguments: Fields of a plan, as they would be now.
-
         Raises:
             UsageError: If one differs.
         """
@@ -237,10 +229,6 @@ class Plan:
     def require_same_edits(self, path: Path, identities: Mapping[str, Identity]) -> None:
         """Check that the functions that this plan compares are the same now.
 
-        Args:
-            path: The folder of the plan, for the error.
-            identities: What :func:`~normplace.lab.compare.checks.edit_identity` returned, by edit.
-
         Raises:
             UsageError: If one differs.
         """
@@ -253,11 +241,6 @@ class Plan:
 
     def require_same_task(self, path: Path, task: Task, identity: Identity = NO_IDENTITY) -> None:
         """Check that this plan was made for the same task, with the same settings and data.
-
-        Args:
-            path: The folder of the plan, for the error.
-            task: The task as it is now.
-            identity: What :func:`~normplace.lab.compare.checks.task_identity` returned.
 
         Raises:
             UsageError: If it differs.

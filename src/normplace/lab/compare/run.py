@@ -230,15 +230,7 @@ def _finished_seeds(saved: Plan, folder: Path) -> int:
 
 
 def _extended(saved: Plan, new: list[Edit], checked: Checked | None, seeds: int, finished: int) -> Plan:
-    """The plan of an earlier run with added edits and seeds.
-
-    Args:
-        saved: The plan.
-        new: The added edits.
-        checked: Their checks; None without added edits.
-        seeds: The number of seeds.
-        finished: The number of seeds of its result; 0 if there is none.
-    """
+    """The plan of an earlier run with added edits and seeds."""
     if 0 < finished < seeds:
         note = (
             f"Seeds were added to a result of {finished} seeds: if a comparison is looked at more than once, it "
@@ -271,15 +263,7 @@ def _runs_in_process(task: Task, edits: Sequence[Edit], engine: str, jobs: int |
 
 
 def default_folder(task: Task, start: str, rates: Sequence[float], budget: str | int, identity: Identity) -> Path:
-    """A folder for these arguments, so that the same call resumes and another one does not interfere.
-
-    Args:
-        task: The task.
-        start: ``fresh`` or ``weights``.
-        rates: The learning rates tried first.
-        budget: The budget.
-        identity: What :func:`~normplace.lab.compare.checks.task_identity` returned.
-    """
+    """A folder for these arguments, so that the same call resumes and another one does not interfere."""
     parts = [task.reference or task.name, start, list(rates), str(budget)]
     if task.reference is None:
         parts.append(dict(identity))

@@ -28,9 +28,6 @@ POWERS = (-1.0, -0.5, 0.5, 1.0)
 def scale_edits(task: Task) -> list[str]:
     """The unchanged model, and each scalar with each power after each slot of a task's model.
 
-    Args:
-        task: The task.
-
     Raises:
         UsageError: If the model has no such slot.
     """
@@ -50,12 +47,7 @@ def scale_edits(task: Task) -> list[str]:
 
 
 def with_scales(edits: Iterable[Any] | Mapping[str, Any], task: Task) -> list[Any] | Mapping[str, Any]:
-    """Replace the word ``scales`` among edits by :func:`scale_edits`; the unchanged model is listed once.
-
-    Args:
-        edits: Names and other edits; a mapping is returned unchanged.
-        task: The task.
-    """
+    """Replace the word ``scales`` among edits by :func:`scale_edits`; the unchanged model is listed once."""
     if isinstance(edits, Mapping):
         return edits
     listed: list[Any] = []

@@ -25,10 +25,6 @@ def unpruned(trials: EditTrials) -> list[TrialRecord]:
 def rate_sensitivity(edits: Mapping[str, EditTrials], *, better: Better) -> dict[str, float]:
     """Sensitivity of each edit over the learning rates that all edits were tried with.
 
-    Args:
-        edits: The trials of each edit.
-        better: Whether smaller or larger numbers are better.
-
     Returns:
         The sensitivity in the unit of the score, averaged over seeds; empty if the edits share fewer than two rates.
     """

@@ -35,16 +35,7 @@ LEAST_SEEDS = 2
 
 
 class Stages:
-    """The stages of a comparison.
-
-    Args:
-        plan: The plan.
-        plan_file: Where it is saved.
-        results: The open result file.
-        runner: Runs trials.
-        jobs: Trials at once.
-        clock: The time in seconds, from any origin.
-    """
+    """The stages of a comparison."""
 
     def __init__(
         self,
@@ -109,11 +100,7 @@ class Stages:
         return has_seeds and next_end > (1 + TOLERANCE) * self._limit
 
     def _add_seeds(self, trials: Sequence[CompareTrial]) -> bool:
-        """Plan further seeds if the time that is left fits them better than it fits none.
-
-        Args:
-            trials: The reported trainings so far, which are finished.
-        """
+        """Plan further seeds if the time that is left fits them better than it fits none."""
         assert self._limit is not None
         records = [self.results.latest[config_hash(STUDY.hash_name, FINAL, trial)] for trial in trials]
         seconds = {
@@ -191,11 +178,7 @@ class Stages:
         self._save(dataclasses.replace(plan, is_calibrated=True))
 
     def _set_second_rung(self, missing: Sequence[CompareTrial]) -> None:
-        """Set the length of the longer rung from the time that is left, before the first training of this rung.
-
-        Args:
-            missing: The trainings of the search that are needed next.
-        """
+        """Set the length of the longer rung from the time that is left, before the first training of this rung."""
         if self._limit is None or self.plan.second_rung is not None or all(trial.rung == 0 for trial in missing):
             return
         plan = self._with_measured_costs()

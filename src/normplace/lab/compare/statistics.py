@@ -110,35 +110,19 @@ class Difference:
 
 
 def against_baseline(scores: Mapping[str, Scores], baseline: str, *, better: Better) -> dict[str, Difference]:
-    """Every other edit minus the baseline.
-
-    Args:
-        scores: Reported numbers of every edit.
-        baseline: Name of the baseline.
-        better: Whether smaller or larger numbers are better.
-    """
+    """Every other edit minus the baseline."""
     edits, typical = [edit for edit in scores if edit != baseline], typical_deviation(scores)
     return {edit: difference(edit, baseline, scores, better, len(edits), typical) for edit in edits}
 
 
 def best_against_each(scores: Mapping[str, Scores], best: str, *, better: Better) -> dict[str, Difference]:
-    """The best edit minus every other; the intervals hold whichever edit is the best.
-
-    Args:
-        scores: Reported numbers of every edit.
-        best: Name of the edit that ranks first.
-        better: Whether smaller or larger numbers are better.
-    """
+    """The best edit minus every other; the intervals hold whichever edit is the best."""
     pairs, typical = math.comb(len(scores), 2), typical_deviation(scores)
     return {other: difference(best, other, scores, better, pairs, typical) for other in scores if other != best}
 
 
 def typical_deviation(scores: Mapping[str, Scores]) -> float | None:
-    """Median standard deviation of the differences of two edits; None if there are only two edits.
-
-    Args:
-        scores: Reported numbers of every edit.
-    """
+    """Median standard deviation of the differences of two edits; None if there are only two edits."""
     pairs = [_differences(first, second) for first, second in combinations(scores.values(), 2)]
     deviations = [_deviation(differences) for differences in pairs if len(differences) > 1]
     return median_low(deviations) if len(deviations) > 1 else None
@@ -158,14 +142,6 @@ def difference(
     test of the number of divergences. Scores do not make an edit better that diverged more often. An edit that always
     diverged is worse than one that never did if there are enough seeds: for two equal edits this has a probability of
     at most 2 · 4⁻ⁿ, see :func:`normplace.lab.compare.power.equal_seeds_needed`.
-
-    Args:
-        edit: Name of the edit.
-        other: Name of the edit to subtract.
-        scores: Reported numbers of every edit.
-        better: Whether smaller or larger numbers are better.
-        comparisons: Number of differences to cover simultaneously.
-        typical: What :func:`typical_deviation` returned.
     """
     pairs = [(scores[edit][seed], scores[other][seed]) for seed in scores[edit] if seed in scores[other]]
     differences = _differences(scores[edit], scores[other])
@@ -214,10 +190,6 @@ def ranking(scores: Mapping[str, Scores], *, better: Better) -> list[str]:
     A trial that diverged is worse than any that did not, so one divergence outweighs every difference of means. Means
     are of differences from the edit with the most scores, seed by seed: after an interruption, edits have different
     seeds, and some are harder than others. Without a common seed they are of the scores.
-
-    Args:
-        scores: Reported numbers of every edit.
-        better: Whether smaller or larger numbers are better.
     """
     sign = 1 if better == "smaller" else -1
     finite = {edit: {seed: score for seed, score in own.items() if score is not None} for edit, own in scores.items()}

@@ -16,12 +16,7 @@ if TYPE_CHECKING:
 
 
 def comparison_text(comparison: Comparison, width: int | None = None) -> str:
-    """Format the ranking, the signals, and the advice.
-
-    Args:
-        comparison: The result.
-        width: Largest width of the tables; None for any.
-    """
+    """Format the ranking, the signals, and the advice."""
     headings = ["edit", f"{comparison.measure} ± sd", f"minus {comparison.baseline} [95% interval]", "verdict"]
     headings += ["to decide", "diverged", "LR"]
     ranked = text_table(headings, [_ranked(row) for row in comparison.rows], width=width)

@@ -132,11 +132,6 @@ class _FirstCall(Exception):
 def first_call(model: nn.Module, loss: Loss, batch: Any) -> Arguments:
     """The arguments with which a loss calls the model.
 
-    Args:
-        model: The model; its weights and random state do not change.
-        loss: The loss.
-        batch: A batch of training data.
-
     Raises:
         UsageError: If the loss does not call the model itself.
     """

@@ -104,14 +104,7 @@ def run_final(trial: CompareTrial) -> Outcome:
 
 
 def train(trial: CompareTrial, task: Task, edit: Edit, measure_all: bool = False) -> Outcome:
-    """Train and measure; the random state of the process is restored.
-
-    Args:
-        trial: The configuration.
-        task: The task that it names.
-        edit: The edit that it names.
-        measure_all: Whether to measure signals and memory too.
-    """
+    """Train and measure; the random state of the process is restored."""
     with preserved_random_state():
         training = prepare(task, edit, trial.seed)
         start = training.start

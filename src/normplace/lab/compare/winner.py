@@ -28,11 +28,6 @@ def train_winner(comparison: Comparison, task: Task, folder: str | Path) -> None
 
     The first seed that did not diverge is trained, which takes as long as one reported training.
 
-    Args:
-        comparison: The result.
-        task: The task that was compared.
-        folder: The folder to write to; created if it does not exist.
-
     Raises:
         UsageError: If every seed of the winner diverged, loading cannot repeat the edit, or the folder cannot be
             written.
@@ -62,13 +57,6 @@ def save_winner(
     """Write the winning model and the result of the comparison, after checking that the model can be loaded again.
 
     ``normplace.edit.load(folder, original, *args, **kwargs)`` returns the model.
-
-    Args:
-        comparison: The result.
-        model: The edited model of the winner, trained or not.
-        folder: The folder to write to; created if it does not exist.
-        original: The model before the edit, with any weights.
-        inputs: Positional and keyword arguments of one call.
 
     Raises:
         UsageError: If loading cannot repeat the edit, as for a user's function, or the folder cannot be written.

@@ -35,13 +35,7 @@ class Boundedness:
 
 
 def boundedness(predictor: Predictor, x: Array, lines: Lines) -> Boundedness:
-    """The verdict on a model.
-
-    Args:
-        predictor: The model.
-        x: Rows of the data.
-        lines: Lines that leave the data, for models that have no certificate.
-    """
+    """The verdict on a model."""
     estimator: Any = predictor.model
     last = _last_step(estimator)
     try:
@@ -84,10 +78,6 @@ def layer_that_would_bound(module: nn.Module, x: Array) -> str | None:
 
     The proof is :func:`normplace.ntk.certification.proof.prove` of the module with the norm in place. The last linear
     layer is not considered: a norm behind it would fix the scale of the prediction.
-
-    Args:
-        module: The module.
-        x: Rows of the data.
     """
     sample = _rows(module, x[:1])
     linear = [name for name, part in module.named_modules() if isinstance(part, nn.Linear) and part.out_features > 1]

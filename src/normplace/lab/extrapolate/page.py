@@ -78,12 +78,7 @@ def figure(result: Extrapolation, target: int) -> Figure:
 
 
 def _ticks(rows: list[dict[str, Any]], span: float) -> dict[str, Any]:
-    """An axis with zero and powers of ten on both sides; the renderer's own if predictions stay near the targets.
-
-    Args:
-        rows: The predictions.
-        span: The range of the targets, beyond which the axis is logarithmic.
-    """
+    """An axis with zero and powers of ten on both sides; the renderer's own if predictions stay near the targets."""
     lowest = min((row["low"] for row in rows), default=0.0)
     highest = max((row["high"] for row in rows), default=0.0)
     farthest = max(-lowest, highest)

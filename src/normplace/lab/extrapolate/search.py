@@ -50,13 +50,7 @@ def digits_of(low: float, high: float) -> int:
 
 
 def lines_beyond(x: Array, features: tuple[str, ...], random: np.random.RandomState) -> Lines:
-    """Lines that leave the range of some rows.
-
-    Args:
-        x: The rows (rows, features).
-        features: Names of the features.
-        random: Chooses the rows that lines start from.
-    """
+    """Lines that leave the range of some rows."""
     low, high = x.min(0), x.max(0)
     span = high - low
     moving = np.flatnonzero(span > 0)
@@ -123,13 +117,7 @@ class Search:
 
 
 def search(predict: Predict, lines: Lines, allowed: Array) -> Search:
-    """Follow the lines, and find where predictions leave the allowed range.
-
-    Args:
-        predict: From rows to predictions (rows, targets).
-        lines: The lines.
-        allowed: Lowest and highest value of each target (targets, 2).
-    """
+    """Follow the lines, and find where predictions leave the allowed range."""
     values = np.stack([_in_batches(predict, lines.at(t)) for t in DISTANCES])
     outside = _overshoot(values, allowed) > 0  # (distances, lines)
     leaves: NDArray[np.bool_] = np.any(outside, axis=0)

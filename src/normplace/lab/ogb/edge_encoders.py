@@ -16,12 +16,7 @@ from normplace.models.graph_parts import SumOfEmbeddings
 
 
 class LinearInSequence(nn.Module):
-    """Two linear maps in sequence, as one: one that all layers share, and one of the layer.
-
-    Args:
-        shared: The first map.
-        dim: Width of the messages.
-    """
+    """Two linear maps in sequence, as one: one that all layers share, and one of the layer."""
 
     def __init__(self, shared: nn.Linear, dim: int) -> None:
         super().__init__()
@@ -40,12 +35,7 @@ class LinearInSequence(nn.Module):
 
 
 class CategoryTable(SumOfEmbeddings):
-    """The sum of embeddings for every combination of categories; see :class:`CombineCategories`.
-
-    Args:
-        sizes: Number of categories of each feature.
-        dim: Width of the messages.
-    """
+    """The sum of embeddings for every combination of categories; see :class:`CombineCategories`."""
 
     @property
     def weight(self) -> Tensor:
@@ -57,11 +47,7 @@ class CategoryTable(SumOfEmbeddings):
 
 
 class CombineCategories(nn.Module):
-    """The index of each combination of categories, the last feature counting fastest.
-
-    Args:
-        sizes: Number of categories of each feature.
-    """
+    """The index of each combination of categories, the last feature counting fastest."""
 
     strides: Tensor
 

@@ -7,23 +7,15 @@ from torch import Tensor, nn
 
 from normplace.lab.ogb.recipe import Recipe
 from normplace.lab.ogb.training import fits, mean_loss, split_scores, step, task_loss
+from normplace.lab.tasks.graphs.graph_batches import GraphSet
 from normplace.lab.tasks.graphs.ogb.catalog import OgbTask
-from normplace.lab.tasks.graphs.ogb.graph_set import GraphSet
 
 EVALUATED = 8
 """How many times more graphs a batch has in evaluation, where no activations are kept."""
 
 
 class GraphTraining:
-    """The epochs and evaluations of one seed on a set of graphs.
-
-    Args:
-        task: The task.
-        recipe: The settings.
-        graphs: The graphs.
-        device: Where the network is trained.
-        generator: Source of the order of the graphs, on the CPU.
-    """
+    """The epochs and evaluations of one seed on a set of graphs."""
 
     def __init__(
         self, task: OgbTask, recipe: Recipe, graphs: GraphSet, device: torch.device, generator: torch.Generator

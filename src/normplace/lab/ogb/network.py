@@ -101,15 +101,7 @@ class OgbNetwork(nn.Module):
         batch: Tensor | None = None,
         num_graphs: int | None = None,
     ) -> Tensor:
-        """The logits of each node, or of each graph.
-
-        Args:
-            x: Features of the nodes, or categories of atoms.
-            edge_index: Source and target of each edge, 2 × E.
-            edge_attr: Features of the edges, or categories of bonds.
-            batch: Index of the graph of each node.
-            num_graphs: Number of graphs.
-        """
+        """The logits of each node, or of each graph."""
         edges: Any = edge_attr if self.types is None or edge_attr is None else self.types(edge_attr)
         if self.virtual is not None:
             assert batch is not None and num_graphs is not None

@@ -23,8 +23,9 @@ from normplace.lab.ogb.node_training import NodeTraining, prepare
 from normplace.lab.ogb.recipe import RECIPES, Recipe
 from normplace.lab.ogb.results import SeedResult, open_results, summarize
 from normplace.lab.ogb.training import Training
+from normplace.lab.tasks.graphs.graph_batches import GraphSet
 from normplace.lab.tasks.graphs.ogb.catalog import OgbTask
-from normplace.lab.tasks.graphs.ogb.graph_set import GraphSet, load_graph_set
+from normplace.lab.tasks.graphs.ogb.graph_set import load_graph_set
 from normplace.lab.tasks.graphs.ogb.node_graph import NodeGraph, load_node_graph
 from normplace.lab.trials.environment import hardware, versions
 
@@ -36,15 +37,7 @@ Observer = Callable[[int, Sequence[Epoch]], None]
 
 @dataclass(frozen=True, eq=False)
 class OgbRun:
-    """A task with its data and settings.
-
-    Args:
-        task: The task.
-        recipe: The settings.
-        data: The graphs, prepared.
-        device: Where the network is trained.
-        out: Folder of the folders of runs.
-    """
+    """A task with its data and settings."""
 
     task: OgbTask
     recipe: Recipe
@@ -90,10 +83,9 @@ class OgbRun:
 
     def build(self) -> OgbNetwork:
         """Build the network, with initial weights from the global RNG."""
-        data = self.data
-        attr = data.edge_attr
+        attr = self.data.edge_attr
         edge_dim = None if attr is None else attr.shape[1]
-        node_dim = int(edge_dim or 1) if data.x is None else data.x.shape[1]
+        node_dim = self.data.x.shape[1] or edge_dim or 0  # nodes without features have the sum of those of their edges
         return OgbNetwork(self.task, self.recipe, node_dim, edge_dim)
 
     def training(self, generator: torch.Generator) -> Training:

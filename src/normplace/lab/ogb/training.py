@@ -31,13 +31,7 @@ class Training(Protocol):
 
 
 def task_loss(task: OgbTask, logits: Tensor, y: Tensor) -> Tensor:
-    """The mean loss over known labels: cross-entropy of classes, or of each label separately.
-
-    Args:
-        task: The task.
-        logits: Outputs of the network.
-        y: Labels; NaN where a label is unknown.
-    """
+    """The mean loss over known labels: cross-entropy of classes, or of each label separately."""
     known = y == y
     if task.is_multiclass:
         return F.cross_entropy(logits, torch.where(known, y, IGNORED)[:, 0].long(), ignore_index=IGNORED)
@@ -65,13 +59,7 @@ def mean_loss(losses: Sequence[Tensor]) -> float:
 
 
 def split_scores(task: OgbTask, outputs: Mapping[str, Tensor], y: Mapping[str, Tensor]) -> dict[str, float]:
-    """The score of each side of the split; none if an output is not finite.
-
-    Args:
-        task: The task.
-        outputs: Outputs of the network by side.
-        y: Labels by side.
-    """
+    """The score of each side of the split; none if an output is not finite."""
     if not all(bool(side.isfinite().all()) for side in outputs.values()):
         return {}
     return {name: score(task.metric, side, y[name]) for name, side in outputs.items()}

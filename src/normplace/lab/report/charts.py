@@ -152,12 +152,7 @@ def _hoverable(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plain(value: Any, digits: int = 6) -> Any:
-    """Convert a value to JSON, real numbers to a few significant digits; None if a number is not finite.
-
-    Args:
-        value: Any value of a row.
-        digits: Significant digits; a tooltip shows six, and a pixel fewer.
-    """
+    """Convert a value to JSON, real numbers to a few significant digits; None if a number is not finite."""
     if type(value) is not float:  # the usual type, and a check that is faster than those of abstract classes
         if isinstance(value, bool) or not isinstance(value, numbers.Real):
             return value

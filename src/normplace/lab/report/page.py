@@ -30,10 +30,6 @@ _RESERVED = ("overview", "claims", "contents", "tip")
 def write_report(sections: Sequence[Section], path: Path) -> None:
     """Write the report atomically: a reader of ``path`` sees the old page or the new one.
 
-    Args:
-        sections: The results; those of one study form one section of the page.
-        path: The HTML file; its folder is created if missing.
-
     Raises:
         UsageError: If it cannot be written, or a chart cannot be rendered.
     """
@@ -42,9 +38,6 @@ def write_report(sections: Sequence[Section], path: Path) -> None:
 
 def render_report(sections: Sequence[Section]) -> str:
     """Render the report; without vl-convert its figures are tables.
-
-    Args:
-        sections: The results; those of one study form one section of the page.
 
     Raises:
         UsageError: If a chart cannot be rendered.
@@ -79,14 +72,7 @@ def _title(studies: Sequence[StudyView]) -> str:
 
 
 def render_page(template: str, *, command: str, title: str, **values: Any) -> str:
-    """Render a template that extends ``layout.html``.
-
-    Args:
-        template: Its file name.
-        command: The command that makes the page.
-        title: Title of the page.
-        **values: Variables of the template.
-    """
+    """Render a template that extends ``layout.html``."""
     environment = html_page.environment(_PACKAGE)
     environment.filters.update(
         count=text.count,

@@ -73,11 +73,6 @@ def score_rows(groups: Iterable[Group], metric: str, spread: Spread = STUDENT) -
 def mean_columns(values: Iterable[float | None], name: str = "value", spread: Spread = STUDENT) -> dict[str, float]:
     """Compute the mean of the values that are not None, its 95% interval if there are several, and their number.
 
-    Args:
-        values: The values.
-        name: Column of the mean.
-        spread: What to compute instead of the interval, such as :func:`seed_range`.
-
     Examples:
         >>> mean_columns([2.0, None])
         {'value': 2.0, 'n': 1}

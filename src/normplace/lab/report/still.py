@@ -17,12 +17,6 @@ def draw_still(
 ) -> str:
     """Draw a chart as an SVG file.
 
-    Args:
-        spec: The Vega-Lite specification, without data.
-        rows: Its data.
-        alt: Text alternative.
-        description: Text of the element ``desc``; None for none.
-
     Raises:
         UsageError: If vl-convert is not installed, or the specification cannot be rendered.
     """

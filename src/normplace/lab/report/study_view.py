@@ -82,11 +82,6 @@ class StudyView:
 
     If some of the files come with the package and others do not, the section shows the verdicts of the others, and
     compares both.
-
-    Args:
-        sections: The results, one per file.
-        anchors: Makes the ids.
-        renderer: Renders the charts.
     """
 
     def __init__(self, sections: Sequence[Section], anchors: Anchors, renderer: ChartRenderer) -> None:

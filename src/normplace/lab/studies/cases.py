@@ -34,15 +34,7 @@ class Cases:
         signed: bool = False,
         **options: Any,
     ) -> tuple[Check, ...]:
-        """The same check for each case.
-
-        Args:
-            label: What is measured.
-            measure: From the name of a case to its measure.
-            gates: From the name of a case to each precondition.
-            signed: Whether the claim is about a direction, so that the sign has a check.
-            **options: The threshold and other fields of a check.
-        """
+        """The same check for each case; if ``signed``, the claim is about a direction, and its sign has a check too."""
         checks: list[Check] = []
         for case in self.cases:
             fields: dict[str, Any] = {**options, "gates": tuple(gate(case) for gate in gates)}

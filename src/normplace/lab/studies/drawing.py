@@ -10,11 +10,7 @@ from normplace.lab.trials.study import Figure
 
 
 def figures_of(*parts: ModuleType) -> Callable[[Records], list[Figure]]:
-    """The function that draws the figures of every part; those without rows, for lack of records, are left out.
-
-    Args:
-        *parts: The modules of the parts' figures, each with a function ``figures``.
-    """
+    """The function that draws the figures of every part; those without rows, for lack of records, are left out."""
 
     def figures(records: Records) -> list[Figure]:
         return [figure for part in parts for figure in part.figures(records) if figure.rows]

@@ -10,12 +10,6 @@ from normplace.lab.trials.per_seed import PerSeed
 def estimate_text(values: PerSeed, number: str = ".2f", unit: str = "", interval: Interval = STUDENT) -> str:
     """The statistic of one number per seed with its 95% confidence interval, if it has one.
 
-    Args:
-        values: At least one number per seed.
-        number: Format of the numbers.
-        unit: Unit after the statistic.
-        interval: Kind of interval, as the claim on these numbers declares it.
-
     Example:
         >>> estimate_text(PerSeed({0: 0.5, 1: 0.52, 2: 0.51}))
         '0.51 [0.49, 0.53]'

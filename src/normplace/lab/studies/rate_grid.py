@@ -1,4 +1,4 @@
-"""Learning-rate grids of language models, and the order of trials that wait for them.
+"""Learning-rate grids of language models.
 
 A grid starts with three rates and is extended by a factor of 2 until the best rate has a lower and a higher neighbor,
 or the range of rates ends. If no network of it learned, it is extended to lower rates, since too high a rate is the
@@ -8,11 +8,8 @@ usual reason.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import TypeVar
 
-from normplace.errors import expect_choice
 from normplace.lab.trials.per_seed import Records, config_values, pick
 from normplace.lab.trials.results import TrialRecord
 
@@ -21,9 +18,6 @@ UNIFORM = 8.0
 RATES = tuple(1e-3 * 2.0**power for power in range(-4, 5))
 """All learning rates that a grid may be extended to."""
 FIRST_RATES = (1e-3, 2e-3, 5e-4)
-
-Setting = TypeVar("Setting")
-Trial = TypeVar("Trial")
 
 
 def loss(record: TrialRecord, name: str = "bits_per_byte") -> float:
@@ -39,69 +33,3 @@ def best_rate(records: Records, part: str, **variant: object) -> float | None:
         for rate in config_values(records, part, "learning_rate", **variant)
     }
     return min(means, key=lambda rate: means[rate], default=None)
-
-
-def next_rates(tried: Sequence[float], best: float | None) -> tuple[float, ...]:
-    """The learning rates that a grid needs next; none if the best rate has two neighbors or the range ends.
-
-    Args:
-        tried: Learning rates with a result.
-        best: The best of them; None if there is none.
-
-    Example:
-        >>> next_rates([], None), next_rates([5e-4, 1e-3, 2e-3], 2e-3), next_rates([5e-4, 1e-3, 2e-3], 1e-3)
-        ((0.001, 0.002, 0.0005), (0.004,), ())
-    """
-    missing = tuple(rate for rate in FIRST_RATES if rate not in tried)
-    if missing or best is None:
-        return missing
-    index = RATES.index(best)
-    neighbors = RATES[max(index - 1, 0) : index + 2]
-    return tuple(rate for rate in neighbors if rate not in tried)
-
-
-def missing_rates(records: Records, part: str, **variant: object) -> tuple[float, ...]:
-    """The learning rates that a variant's grid needs next; none if it is complete."""
-    tried = config_values(records, part, "learning_rate", **variant)
-    rates = next_rates(tried, best_rate(records, part, **variant))
-    if rates or any(record.metrics.get("stuck") != 1 for record in pick(records, part, **variant)):
-        return rates
-    return tuple(rate for rate in RATES if rate < min(tried))[-1:]
-
-
-def best_of_complete_grid(records: Records, part: str, **variant: object) -> float | None:
-    """The best learning rate of a variant's grid; None before the grid is complete."""
-    return None if missing_rates(records, part, **variant) else best_rate(records, part, **variant)
-
-
-def pending_trials(
-    stages: Mapping[str, Callable[[Records, Setting], Iterable[Trial]]],
-    records: Records,
-    setting: Setting,
-    chosen: Sequence[str],
-    part: str,
-    fields: Sequence[str],
-) -> list[Trial]:
-    """The trials to run next, in order; a finished trial can add further ones.
-
-    Args:
-        stages: The trials of each stage, in its order.
-        records: Successful records.
-        setting: Sizes of the plan.
-        chosen: Names of stages; empty for all.
-        part: Name of the part of the trials.
-        fields: Fields of a trial that identify its record.
-
-    Raises:
-        UsageError: If a stage is unknown.
-    """
-    for name in chosen:
-        expect_choice("stage", name, stages)
-    wanted = [
-        trial for name, stage in stages.items() if not chosen or name in chosen for trial in stage(records, setting)
-    ]
-    return [
-        trial
-        for trial in dict.fromkeys(wanted)
-        if not pick(records, part, **{name: getattr(trial, name) for name in fields})
-    ]

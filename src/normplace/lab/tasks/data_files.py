@@ -104,11 +104,6 @@ def cached_by_file(size: int) -> Callable[[Callable[[*Arguments], Result]], Call
 def download(url: str, remedy: str, seconds: float = 30.0) -> bytes:
     """The content at ``url``.
 
-    Args:
-        url: The address.
-        remedy: What the user can do without a network, as the end of a sentence.
-        seconds: Timeout.
-
     Raises:
         UsageError: If the download fails or is forbidden.
     """
@@ -158,11 +153,6 @@ def unzip(archive: bytes, name: str, url: str) -> bytes:
 
 def read_arrays(source: Path | bytes, fields: Sequence[str], label: str) -> dict[str, np.ndarray]:
     """The named arrays of an ``.npz`` file; objects are not unpickled.
-
-    Args:
-        source: The file, or its content.
-        fields: The arrays to read.
-        label: The source's name in errors.
 
     Raises:
         UsageError: If the file cannot be read, is damaged, lacks a field, or expands to more than :data:`LIMIT`.

@@ -48,10 +48,6 @@ class KnownTable:
     def parse(self, content: bytes, source: str) -> np.ndarray:
         """The sorted rows of a text file with or without a header line; columns separated by tabs, bars or commas.
 
-        Args:
-            content: The file's content.
-            source: Its name in errors.
-
         Raises:
             UsageError: If it is not a copy of this table.
         """

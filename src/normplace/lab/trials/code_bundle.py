@@ -76,10 +76,6 @@ def _unload(folder: tempfile.TemporaryDirectory[str]) -> None:
 def find_files(source: StudySource, patterns: Sequence[str]) -> list[Path]:
     """Return the files that a study declares, absolute.
 
-    Args:
-        source: Where the study is.
-        patterns: Files and folders, relative to the folder of its module.
-
     Raises:
         UsageError: If one does not exist, or is outside the folder from which the module is imported.
     """
@@ -105,10 +101,6 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 def pack(source: StudySource, patterns: Sequence[str]) -> CodeBundle | None:
     """Collect the code of a study and the files that it declares.
-
-    Args:
-        source: Where the study is.
-        patterns: Its files, as for :func:`find_files`.
 
     Returns:
         None if the study belongs to an installed package, which the workers must have installed too.

@@ -75,10 +75,6 @@ def _as_tuple(value: Any) -> Any:
 def parse_overrides(config_types: Iterable[type], assignments: Iterable[str]) -> dict[str, Any]:
     """Parse ``key=value`` arguments.
 
-    Args:
-        config_types: Configurations whose fields may be set.
-        assignments: The arguments.
-
     Raises:
         UsageError: If an argument has no ``=``, its key is unknown, or its value has the wrong type.
     """

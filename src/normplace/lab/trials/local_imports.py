@@ -13,10 +13,6 @@ def local_modules(folder: Path, name: str) -> dict[str, Path]:
 
     Modules whose names are computed, as in ``importlib.import_module(name)``, are not included, nor is normplace.
 
-    Args:
-        folder: The folder from which the module is imported.
-        name: Dotted name of the module.
-
     Returns:
         Files by dotted name; the packages that contain a module are included.
     """

@@ -53,11 +53,7 @@ class Variants:
         return True
 
     def seed_count(self, records: Iterable[TrialRecord]) -> int | None:
-        """The largest number of seeds of a variant; None if no variant has more seeds than planned.
-
-        Args:
-            records: Included records.
-        """
+        """The largest number of seeds of a variant; None if no variant has more seeds than planned."""
         recorded: dict[str, set[int]] = {}
         for record in records:
             recorded.setdefault(self._variants[record.hash], set()).add(record.seed)
@@ -66,10 +62,6 @@ class Variants:
 
     def add(self, seeds: int, most: Mapping[str, int]) -> Iterator[PlannedConfig]:
         """Yield the configurations that are missing to ``seeds`` seeds of each variant with several seeds.
-
-        Args:
-            seeds: Number of seeds of each variant.
-            most: Largest number of seeds by part, for parts that have one.
 
         Raises:
             UsageError: If no variant has fewer seeds.
@@ -90,12 +82,7 @@ class Variants:
 
 
 def in_order(records: Mapping[str, TrialRecord], plan: Iterable[str]) -> list[TrialRecord]:
-    """The records of planned trials in the order of the plan, then those of added seeds by part and seed.
-
-    Args:
-        records: Records by the hash of their trial.
-        plan: Hashes of the trials that the study plans.
-    """
+    """The records of planned trials in the order of the plan, then those of added seeds by part and seed."""
     planned = [key for key in plan if key in records]
     known = set(planned)
     added = [record for key, record in records.items() if key not in known]

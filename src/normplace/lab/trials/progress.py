@@ -42,13 +42,7 @@ class Progress:
 
     @contextmanager
     def watch(self, title: str, labels: Sequence[str], skipped: int) -> Iterator[None]:
-        """Show the trials while the block runs.
-
-        Args:
-            title: Name of the study.
-            labels: Short name of each trial.
-            skipped: Number of trials that were recorded earlier.
-        """
+        """Show the trials while the block runs."""
         self._title, self._labels, self._skipped = title, labels, skipped
         self._done = self._failed = 0
         self._running.clear()

@@ -91,13 +91,7 @@ def finite(value: float) -> float | None:
 
 
 def trial_hash(study: str, part: str, config: Mapping[str, Any]) -> str:
-    """Hash that identifies a trial: its study, part and every field of its configuration, including the seed.
-
-    Args:
-        study: Name of the study.
-        part: Name of its part.
-        config: The configuration as JSON values.
-    """
+    """Hash that identifies a trial: its study, part and every field of its configuration, including the seed."""
     return hashlib.sha256(_SORTED.encode([study, part, config]).encode()).hexdigest()[:16]
 
 

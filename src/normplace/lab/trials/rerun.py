@@ -104,11 +104,6 @@ def rerun(drawn: Sequence[tuple[RecordedRun, TrialRecord]], engine: Engine, prog
     """Run trials again, file by file, and yield the comparisons as they finish.
 
     In parts that compute several seeds at once, the other seeds of the variant run too: rounding depends on them.
-
-    Args:
-        drawn: Result files and records, as :func:`draw` returns them.
-        engine: Runs the trials.
-        progress: Shows the progress.
     """
     files = {result.path: result for result, _ in drawn}
     for path, result in files.items():

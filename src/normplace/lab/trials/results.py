@@ -133,11 +133,7 @@ def not_results(damage: Damage) -> UsageError:
 
 
 class LatestRecords(dict[str, TrialRecord]):
-    """The valid record of each trial by its hash: a success if there is one, else the last failure.
-
-    Args:
-        wanted: Whether a record is kept; None keeps all.
-    """
+    """The wanted and valid record of each trial by its hash: a success if there is one, else the last failure."""
 
     def __init__(self, wanted: Callable[[TrialRecord], bool] | None = None) -> None:
         super().__init__()

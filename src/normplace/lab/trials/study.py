@@ -217,10 +217,6 @@ def load_study(name: str, registry: Mapping[str, str]) -> Study:
 def named_study(name: str, registry: Mapping[str, str]) -> Study:
     """The registered study of that name or former name.
 
-    Args:
-        name: A key of ``registry``, or an alias of one of its studies.
-        registry: References by name.
-
     Raises:
         UsageError: If no registered study has this name.
     """

@@ -38,10 +38,6 @@ class StudyCode:
     def for_workers(cls, study: Study, remote: bool) -> StudyCode:
         """Collect the code of a study and the files that it declares.
 
-        Args:
-            study: The study.
-            remote: Whether workers may be on other machines.
-
         Raises:
             UsageError: If workers cannot import the study, or a file that it declares is missing.
         """
@@ -85,9 +81,6 @@ class StudyCode:
 
 def recorded_study(source: Mapping[str, Any]) -> Study:
     """Load the study that a result line names.
-
-    Args:
-        source: The field of the line.
 
     Raises:
         UsageError: If the file moved, the user has not run it on this machine, or it is not a study any more.

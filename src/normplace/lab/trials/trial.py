@@ -150,10 +150,6 @@ def run_together(trials: Sequence[Trial], code: StudyCode | None = None) -> list
 
     The time of the computation is divided equally among the trials.
 
-    Args:
-        trials: Trials of a part that computes several at once, which differ in what the part permits.
-        code: The code of their study; by default what the first trial's reference names.
-
     Raises:
         UsageError: If the study cannot be imported.
     """

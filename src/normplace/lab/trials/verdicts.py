@@ -83,13 +83,7 @@ def decision_text(measurement: Measurement) -> str:
 
 
 def terminal_lines(judgement: Judgement, every_check: bool = False, paint: Paint = unpainted) -> Iterator[str]:
-    """Lines for a terminal: the verdict, its counts, and the checks that did not pass, or all of them.
-
-    Args:
-        judgement: The claim and its measurements.
-        every_check: Whether to include the checks and gates that passed.
-        paint: Colours verdicts and outcomes.
-    """
+    """Lines for a terminal: the verdict, its counts, and the checks that did not pass, or all of them."""
     claim = judgement.claim
     yield f"  {paint(judgement.verdict, VERDICT_ROLES[judgement.verdict])}: {claim.statement}"
     yield f"    {counts_text(judgement)} ({claim.paper})"
@@ -145,20 +139,12 @@ class ScaledJudgement:
 
 
 def at_largest_scale(runs: Iterable[tuple[Study, str, Sequence[TrialRecord]]]) -> list[ScaledJudgement]:
-    """Judge each claim once, from the run of the largest scale that has results for it.
-
-    Args:
-        runs: Study, scale and records of each result file.
-    """
+    """Judge each claim once, from the run of the largest scale that has results for it."""
     return largest_scales((study, scale, judge_all(study.claims, records)) for study, scale, records in runs)
 
 
 def largest_scales(judged: Iterable[tuple[Study, str, Iterable[Judgement]]]) -> list[ScaledJudgement]:
-    """Keep one judgement of each claim: that of the largest scale that has results for it.
-
-    Args:
-        judged: Study, scale and judgements of each result file.
-    """
+    """Keep one judgement of each claim: that of the largest scale that has results for it."""
     best: dict[tuple[str, str], tuple[int, ScaledJudgement]] = {}
     for study, scale, judgements in judged:
         for judgement in judgements:
@@ -178,12 +164,7 @@ def verdicts_text(judgements: Iterable[Judgement]) -> str:
 def markdown(
     runs: Iterable[tuple[Study, str, Sequence[TrialRecord]]], keep: Callable[[Judgement], bool] = lambda judgement: True
 ) -> str:
-    """Format Markdown with a table for each study: one row per claim, from the run of the largest scale with results.
-
-    Args:
-        runs: Study, scale and records of each result file.
-        keep: Which claims have a row.
-    """
+    """Format Markdown with a table for each study: one row per claim, from the largest scale with results."""
     claims = [claim for claim in at_largest_scale(runs) if keep(claim.judgement)]
     judgements = [claim.judgement for claim in claims]
     studies = {claim.study.name: claim.study for claim in claims}

@@ -10,13 +10,7 @@ from normplace.models.regression.rows import Scaler
 
 
 class StandardizedMLP(nn.Module):
-    """An MLP between a fixed standardization of its inputs and that of its targets.
-
-    Args:
-        mlp: The network in standardized units.
-        inputs: Statistics of the features.
-        targets: Statistics of the targets.
-    """
+    """An MLP between a fixed standardization of its inputs and that of its targets."""
 
     input_mean: Tensor
     input_scale: Tensor

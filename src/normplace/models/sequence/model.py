@@ -48,12 +48,7 @@ def _rename_parameters(_module: nn.Module, state: dict[str, Any], prefix: str, *
 
 @dataclasses.dataclass
 class SequenceState:
-    """The state of a model after some tokens.
-
-    Args:
-        length: Number of tokens.
-        layers: The cache of each layer.
-    """
+    """The state of a model after some tokens."""
 
     length: int
     layers: list[Any]

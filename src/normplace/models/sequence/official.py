@@ -32,9 +32,6 @@ IGNORED = ("pre_block.pos",)
 def read_official(weights: str | Path | Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of an official model, without the prefix of compiled models.
 
-    Args:
-        weights: A state dict, or a file that ``torch.save`` wrote it to.
-
     Raises:
         UsageError: If the file cannot be read, or holds something else.
     """
@@ -53,10 +50,6 @@ def read_official(weights: str | Path | Mapping[str, Tensor]) -> dict[str, Tenso
 
 def convert_official(tensors: Mapping[str, Tensor], pair_norm: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The arguments of a :class:`CausalRN` and its state dict.
-
-    Args:
-        tensors: The tensors of an official model.
-        pair_norm: The norm of pairs of the :class:`CausalRN`.
 
     Raises:
         UsageError: If the tensors are not those of a relation network of the official code.

@@ -32,12 +32,7 @@ def norm_factory(config: TransformerConfig) -> NormFactory:
 
 
 def build_layers(config: TransformerConfig, factory: dict[str, Any]) -> nn.ModuleList:
-    """The layers of a network.
-
-    Args:
-        config: The configuration.
-        factory: Generator, device and dtype of the parameters.
-    """
+    """The layers of a network."""
     placement, norm, init = config.rule.for_single_block(), _norms_of_slots(config), config.weight_init()
     shape = config.attention
     options = {
@@ -146,15 +141,7 @@ def layer_calls(
     cache: Cache | None = None,
     memory: dict[str, Tensor | None] | None = None,
 ) -> list[LayerCall]:
-    """The layers of a network with their arguments.
-
-    Args:
-        network: A :class:`Transformer` or an :class:`Encoder`.
-        x: The embedded tokens.
-        mask: True for tokens that may be attended to.
-        cache: Earlier tokens.
-        memory: The arguments of cross-attention.
-    """
+    """The layers of a network with their arguments."""
     before, length = 0 if cache is None else cache.length, x.shape[1]
     caches = [None] * len(network.layers) if cache is None else cache.layers
     encodings = [_rotary_of(layer) for layer in network.layers]
@@ -198,13 +185,7 @@ class Encoder(nn.Module):
         self.final_norm = build_slot_norm(norm, "final", dim) if rule.final else None
 
     def forward(self, x: Tensor, ids: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The output that the decoder attends to, batch × length × dim.
-
-        Args:
-            x: The tokens after the embedding table, batch × length × dim.
-            ids: The tokens.
-            mask: True for tokens that may be attended to, batch × length; None for all.
-        """
+        """The output that the decoder attends to, batch × length × dim."""
         if self.positions is not None:
             x = x + position_rows(self.config, self.positions, ids, 0)
         if self.embedding_norm is not None:

@@ -193,12 +193,7 @@ class PositionConfig:
         return self.kind == "rotary" and cyclic(self.rotary_layers, layer) is not False
 
     def encoding(self, layer: int, window: int | None) -> Rotary | ALiBi | None:
-        """The position encoding inside the attention of a layer.
-
-        Args:
-            layer: Number of the layer, counted from 1.
-            window: Its attention window.
-        """
+        """The position encoding inside the attention of a layer."""
         if self.kind == "alibi":
             return ALiBi()
         if not self.rotates(layer):

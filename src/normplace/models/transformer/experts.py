@@ -131,9 +131,6 @@ class MixtureOfExperts(Branch):
         """The weights, in float32 or wider, and the numbers of the experts of each token, both tokens × active.
 
         A forward hook on ``router`` sees the logits, for example for a load-balancing loss.
-
-        Args:
-            tokens: Tokens × dim.
         """
         logits = self.router(tokens)
         chosen = logits.topk(self.active, -1).indices
@@ -157,17 +154,7 @@ class MixtureOfExperts(Branch):
 
 
 class StackedProjection(nn.Module):
-    """One matrix for each expert, with normally distributed initial weights.
-
-    Args:
-        experts: Number of matrices.
-        in_features: Input width.
-        out_features: Output width.
-        std: Standard deviation of the initial weights.
-        generator: Random generator of the initial values.
-        device: Device of the parameters.
-        dtype: Dtype of the parameters.
-    """
+    """One matrix for each expert, with normally distributed initial weights."""
 
     def __init__(
         self,

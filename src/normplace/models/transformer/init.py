@@ -44,13 +44,7 @@ class WeightInit:
             raise UsageError(f"the standard deviation of the initial weights must be positive, got {self.std}.")
 
     def of(self, fan_in: int, fan_out: int, last: bool = False) -> float:
-        """The standard deviation of a matrix.
-
-        Args:
-            fan_in: Input width.
-            fan_out: Output width.
-            last: Whether it is the last matrix of its branch.
-        """
+        """The standard deviation of a matrix."""
         if self.kind == "xavier":
             return math.sqrt(2 / (fan_in + fan_out))
         return self.std / math.sqrt(self.branches * self.depth) if last and self.kind == "depth" else self.std
@@ -72,17 +66,7 @@ def suited_init(placement: Placement) -> str:
 
 
 class Projection(nn.Linear):
-    """A linear map with normally distributed initial weights and a zero initial bias.
-
-    Args:
-        in_features: Input width.
-        out_features: Output width.
-        bias: Whether to add a bias.
-        std: Standard deviation of the initial weights.
-        generator: Random generator of the initial values.
-        device: Device of the parameters.
-        dtype: Dtype of the parameters.
-    """
+    """A linear map with normally distributed initial weights and a zero initial bias."""
 
     def __init__(
         self,
@@ -110,14 +94,6 @@ class Embedding(nn.Embedding):
 
     On a CPU, an index outside the table raises a :class:`~normplace.UsageError`. A GPU raises its own assertion: the
     check would have to wait for the device.
-
-    Args:
-        rows: Number of entries.
-        dim: Width of an entry.
-        std: Standard deviation of the initial values.
-        generator: Random generator of the initial values.
-        device: Device of the table.
-        dtype: Dtype of the table.
     """
 
     def __init__(

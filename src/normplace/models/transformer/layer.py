@@ -33,17 +33,7 @@ class Layer(nn.Module):
         memory: Tensor | None = None,
         memory_mask: Tensor | None = None,
     ) -> Tensor:
-        """The stream after the layer.
-
-        Args:
-            x: The stream.
-            mask: As in :class:`Attention`.
-            cache: As in :class:`Attention` and :class:`CrossAttention`.
-            table: As in :class:`Attention`.
-            bias: As in :class:`Attention`.
-            memory: As in :class:`CrossAttention`.
-            memory_mask: The mask of :class:`CrossAttention`.
-        """
+        """The stream after the layer; arguments as in :class:`Attention` and :class:`CrossAttention`."""
         arguments = {"mask": mask, "cache": cache, "table": table, "bias": bias}
         return run_blocks(self.calls(**arguments, memory=memory, memory_mask=memory_mask), x)
 
@@ -70,12 +60,7 @@ class SequentialLayer(nn.Sequential):
 
 
 def calls_of(layer: nn.Module, **arguments: object) -> list[BlockCall]:
-    """The blocks of a layer, or the layer itself if it has hooks or is another module.
-
-    Args:
-        layer: A layer of the stack.
-        **arguments: Arguments of its first branch.
-    """
+    """The blocks of a layer, or the layer itself if it has hooks or is another module."""
     if (type(layer) is Layer or type(layer) is SequentialLayer) and not has_hooks(layer) and not has_global_hooks():
         return layer.calls(**arguments)
     return [BlockCall(layer, kwargs=arguments)]

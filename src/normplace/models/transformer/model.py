@@ -27,13 +27,7 @@ from normplace.residual import build_slot_norm, reset_tree
 
 
 class Head(nn.Module):
-    """The head, which maps the stream to logits.
-
-    Args:
-        config: The network's configuration.
-        norm: Builds the norm of BERT's transform.
-        **factory: Generator, device and dtype of the parameters.
-    """
+    """The head, which maps the stream to logits."""
 
     def __init__(self, config: TransformerConfig, norm: Any, **factory: Any) -> None:
         super().__init__()
@@ -60,12 +54,7 @@ class Head(nn.Module):
             nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
-        """The logits of all tokens.
-
-        Args:
-            x: The stream after the last layer.
-            embedding: The embedding table, which a tied head uses.
-        """
+        """The logits of all tokens."""
         if self.transform is not None and self.transform_norm is not None:
             x = self.transform_norm(F.gelu(self.transform(x)))
         x = x if self.embed_out is None else self.embed_out(x)

@@ -181,9 +181,6 @@ class RelativeBias(nn.Module):
         """The bucket of each signed distance, key minus query.
 
         The logarithm is in float32: at the end of a range its rounding decides, and checkpoints were trained with it.
-
-        Args:
-            distance: Whole numbers.
         """
         side = self.buckets if self.causal else self.buckets // 2
         offset = 0 if self.causal else side * (distance > 0)

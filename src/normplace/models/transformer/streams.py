@@ -29,13 +29,7 @@ class OneStream(nn.Module):
         return [call for layer, arguments in layers for call in calls_of(layer, **arguments)]
 
     def run(self, x: Tensor, layers: Sequence[LayerCall], final_norm: nn.Module | None) -> Tensor:
-        """The head's input.
-
-        Args:
-            x: The embedding.
-            layers: The layers in order.
-            final_norm: The final norm, if the placement has one.
-        """
+        """The head's input."""
         return run_blocks(self.calls(layers), x, final_norm)
 
     def explain_fusion(self, layers: Sequence[LayerCall], final_norm: nn.Module | None) -> str:
@@ -75,14 +69,7 @@ class DualStream(OneStream):
         return x + (r if final_norm is None else final_norm(r))
 
     def step(self, x: Tensor, r: Tensor, number: int, call: BlockCall) -> tuple[Tensor, Tensor]:
-        """Both streams after a block.
-
-        Args:
-            x: The first stream.
-            r: The second stream.
-            number: Number of the block in the whole stack, counted from 1.
-            call: The block and its arguments.
-        """
+        """Both streams after a block."""
         block = residual_of(call)
         out = block.branch_output(x, **call.kwargs)
         return block.add_to_stream(x, out), r + out
@@ -97,11 +84,6 @@ class SiameseStreams(DualStream):
 
     In layer l, ``z = F(N(x + N(y)))``, ``x' = N(x + z / sqrt(2 l))`` and ``y' = y + z``; the head reads ``x + N(y)``.
     The factor is taken from the authors' code.
-
-    Args:
-        norm: Builds the norms of y.
-        dim: Width of the streams.
-        branches: Number of branches in the stack.
     """
 
     def __init__(self, norm: NormLike, dim: int, branches: int) -> None:
@@ -169,14 +151,7 @@ def residual_of(call: BlockCall) -> Residual:
 
 
 def build_streams(kind: str, norm: NormLike, dim: int, branches: int) -> OneStream:
-    """The streams of a placement.
-
-    Args:
-        kind: A key of :data:`normplace.placement.STREAMS`.
-        norm: Builds further norms, for ``siamese``.
-        dim: Width of the stream.
-        branches: Number of branches in the stack.
-    """
+    """The streams of a placement."""
     assert kind in STREAMS
     if kind == "siamese":
         return SiameseStreams(norm, dim, branches)

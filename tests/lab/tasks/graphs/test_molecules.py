@@ -28,14 +28,14 @@ def test_a_batch_is_its_molecules():
     graphs = [ogb_graphs()[number] for number in numbers.tolist()]
     assert torch.equal(batch.x, torch.tensor(np.concatenate([graph["node_feat"] for graph, _ in graphs])))
     assert batch.batch.tolist() == [0] + [1] * 6 + [2] * 3 + [3] * 5
-    assert batch.y.tolist() == [1, 0, 1, 1]
+    assert batch.y[:, 0].tolist() == [1, 0, 1, 1]
     assert batch.num_graphs == 4
     expected, first = set(), 0
     for graph, _ in graphs:
         for (source, target), bond in zip(graph["edge_index"].T.tolist(), graph["edge_feat"].tolist(), strict=True):
             expected.add((source + first, target + first, *bond))
         first += graph["num_nodes"]
-    rows = torch.cat([batch.edge_index, batch.bond.T]).T
+    rows = torch.cat([batch.edge_index, batch.edge_attr.T]).T
     assert {tuple(row) for row in rows.tolist()} == expected
     assert len(rows) == len(expected)
     assert torch.equal(batch.edge_index[1], batch.edge_index[1].sort().values)
@@ -45,7 +45,7 @@ def test_files_come_back(tmp_path, monkeypatch):
     write_molecules(some(), tmp_path / "graphs" / "molhiv")
     monkeypatch.setenv("NORMPLACE_DATA", str(tmp_path))
     loaded = load_molhiv()
-    for name in ("x", "edge_index", "bond", "nodes", "edges", "y", "train", "valid", "test"):
+    for name in ("x", "edge_index", "edge_attr", "nodes", "edges", "y", "train", "valid", "test"):
         assert torch.equal(getattr(loaded, name).long(), getattr(some(), name).long()), name
     assert unavailable_reason(molecules.load_molhiv) is None
     (tmp_path / "graphs" / "molhiv" / molecules.SPLIT).unlink()

@@ -34,9 +34,6 @@ def fresh_model(model: nn.Module) -> FreshModel:
     parameters, such as those of ``nn.MultiheadAttention`` and of parametrizations, keep their values in a random order,
     which has the distribution of a new draw if the entries were drawn independently. Frozen parameters keep their
     values and stay frozen.
-
-    Args:
-        model: The model.
     """
     built = _from_configuration(model)
     if built is not None:

@@ -139,12 +139,7 @@ def _build_own(factory: Callable[..., object], reference: str, inputs: int, outp
 
 
 def call_graph_model(model: nn.Module, graph: GraphBatch) -> Tensor:
-    """Call a network with the features, the edges and, if it takes one, the batch.
-
-    Args:
-        model: A network with the signature of PyG's: ``forward(x, edge_index)``, with or without ``batch``.
-        graph: The graphs.
-    """
+    """Call a network with the features, the edges and, if it takes one, the batch."""
     parameters = list(inspect.signature(model.forward).parameters)
     if parameters[2:3] == ["batch"]:
         return model(graph.x, graph.edge_index, graph.batch)

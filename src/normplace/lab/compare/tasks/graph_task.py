@@ -93,13 +93,7 @@ class GraphTask(Task):
         self.make_model = model_factory(self.config.model, self.config.width, self.config.depth, self.pools)
 
     def new_model(self, seed: int, inputs: int, outputs: int) -> nn.Module:
-        """The network with the initial weights of a seed.
-
-        Args:
-            seed: Random seed.
-            inputs: Number of features of a node.
-            outputs: Number of outputs of a node or graph.
-        """
+        """The network with the initial weights of a seed."""
         with seeded(seed):
             return self.make_model(inputs, outputs)
 

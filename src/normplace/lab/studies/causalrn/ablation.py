@@ -9,9 +9,8 @@ from typing import Any
 
 from normplace.errors import expect_choice
 from normplace.lab.studies.causalrn.copying_fixed import SEEDS, SMALL
-from normplace.lab.studies.causalrn.training import CopyingTrial, copy_outcome
+from normplace.lab.studies.causalrn.training import CopyingTrial, copying_part
 from normplace.lab.tasks.sequences import FixedCopy
-from normplace.lab.trials.study import Outcome, Part
 from normplace.models.sequence import CausalRN
 from normplace.models.sequence.relation import ACTIVATIONS, NORMS
 
@@ -71,15 +70,10 @@ def network_for(trial: AblationTrial, task: FixedCopy) -> CausalRN:
     )
 
 
-def run(trial: AblationTrial) -> Outcome:
-    """Train and test on new strings."""
-    return copy_outcome(trial, network_for)
-
-
 def label(trial: AblationTrial) -> str:
     """Short description for progress output."""
     post_norm = "post-norm" if trial.post_norm else "no post-norm"
     return f"ablation, {trial.pair_norm} norm, {trial.activation}, {post_norm}, seed {trial.seed}"
 
 
-PART = Part(name="ablation", config=AblationTrial, plan=plan, run=run, label=label)
+PART = copying_part("ablation", AblationTrial, plan, network_for, label)

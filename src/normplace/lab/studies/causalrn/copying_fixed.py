@@ -8,9 +8,8 @@ from typing import Any
 
 from normplace.errors import expect_choice
 from normplace.lab.studies.causalrn.networks import NETWORKS, SIZES, TITLES, build
-from normplace.lab.studies.causalrn.training import CopyingTrial, copy_outcome
+from normplace.lab.studies.causalrn.training import CopyingTrial, copying_part
 from normplace.lab.tasks.sequences import FixedCopy
-from normplace.lab.trials.study import Outcome, Part
 from normplace.models.sequence import SequenceModel
 
 SEEDS = {"smoke": 2, "laptop": 3, "full": 5}
@@ -76,16 +75,11 @@ def network_for(trial: FixedTrial, task: FixedCopy) -> SequenceModel:
     )
 
 
-def run(trial: FixedTrial) -> Outcome:
-    """Train and test on new strings."""
-    return copy_outcome(trial, network_for)
-
-
-PART = Part(
-    name="copying-fixed",
-    config=FixedTrial,
-    plan=plan,
-    run=run,
-    label=lambda trial: f"copying {trial.length}, {TITLES[trial.network]}, {trial.size} size, seed {trial.seed}",
+PART = copying_part(
+    "copying-fixed",
+    FixedTrial,
+    plan,
+    network_for,
+    lambda trial: f"copying {trial.length}, {TITLES[trial.network]}, {trial.size} size, seed {trial.seed}",
     in_demo=lambda trial: trial.seed == 0,
 )

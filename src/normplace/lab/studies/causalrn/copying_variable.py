@@ -6,15 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
-from normplace._shared.device import pick_device
 from normplace.errors import UsageError, expect_choice
 from normplace.lab.studies.causalrn.copying_fixed import SEEDS
 from normplace.lab.studies.causalrn.networks import NETWORKS, TITLES, build
-from normplace.lab.studies.causalrn.training import TrainedTrial
+from normplace.lab.studies.causalrn.training import TrainedTrial, train_on_strings
 from normplace.lab.tasks.sequences import StringTask
-from normplace.lab.train.sequence import fit_sequence
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.sequence import count_parameters
 
@@ -51,7 +47,6 @@ class VariableTrial(TrainedTrial):
         tested: Lengths to test.
         heads: Number of attention heads.
         exam: Strings per tested length.
-        steps: Maximum number of training steps.
     """
 
     network: str
@@ -82,29 +77,20 @@ def plan(scale: str) -> Iterator[VariableTrial]:
 
 def run(trial: VariableTrial) -> Outcome:
     """Train on packed strings, then test on single strings of each length."""
-    device = pick_device(trial.device)
     task = StringTask("copy", trial.shortest, trial.longest, trial.context)
     shape: dict[str, Any] = {"heads": trial.heads, "positions": trial.positions}
     model = trial.initialize(lambda: build(trial.network, task.vocab_size, trial.dim, trial.depth, **shape))
-    train, test = (torch.Generator(device).manual_seed(2 * trial.seed + n) for n in range(2))
-    losses = fit_sequence(model, task, trial.training(schedule="cosine"), train)
-    series: dict[str, list[float]] = {"length": [], "string": [], "character": []}
-    for length in trial.tested:
-        series["length"].append(length)
-        batch = task.evaluation_batch(trial.exam, length, test)
-        for name, accuracy in trial.accuracies(model, batch, task.score, batch_size=16).items():
-            series[name].append(accuracy)
+    losses, accuracy = train_on_strings(trial, model, task, trial.tested, trial.exam, batch_size=16)
     longest = trial.tested.index(trial.longest)
-    copied = [n for n, accuracy in zip(trial.tested, series["character"], strict=True) if accuracy >= COPIED]
+    copied = [length for length, right in zip(trial.tested, accuracy["character"], strict=True) if right >= COPIED]
     return Outcome(
         metrics={
-            "string": series["string"][longest],
-            "character": series["character"][longest],
+            **{name: values[longest] for name, values in accuracy.items()},
             "reach": max(copied, default=0) / trial.longest,
             "parameters": count_parameters(model),
             "loss": losses.loss[-1],
         },
-        series={**series, "step": losses.steps, "loss": losses.loss},
+        series={"length": trial.tested, **accuracy, "step": losses.steps, "loss": losses.loss},
     )
 
 

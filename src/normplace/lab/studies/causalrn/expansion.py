@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 from normplace.errors import expect_choice
 from normplace.lab.studies.causalrn.networks import TITLES
-from normplace.lab.studies.causalrn.published_size import TIMES, TINY, PublishedTrial, published_outcome
+from normplace.lab.studies.causalrn.published_size import TINY, PublishedTrial, published_part
 from normplace.lab.tasks.sequences import FixedCopy
-from normplace.lab.trials.study import Outcome, Part
 from normplace.models.sequence import Relation, SequenceModel
 
 SEEDS = 3
@@ -93,16 +92,10 @@ def network_for(trial: ExpansionTrial, task: FixedCopy) -> SequenceModel:
     return SequenceModel(task.vocab_size, trial.dim, trial.depth, mixer=mixer, context=task.context)
 
 
-def run(trial: ExpansionTrial) -> Outcome:
-    """Train and test on new strings."""
-    return published_outcome(trial, network_for)
-
-
-PART = Part(
-    name="expansion",
-    config=ExpansionTrial,
-    plan=plan,
-    run=run,
-    label=lambda trial: f"copying {trial.length}, {TITLES[trial.form]}, {trial.shape.title}, seed {trial.seed}",
-    machine_metrics=TIMES,
+PART = published_part(
+    "expansion",
+    ExpansionTrial,
+    plan,
+    network_for,
+    lambda trial: f"copying {trial.length}, {TITLES[trial.form]}, {trial.shape.title}, seed {trial.seed}",
 )

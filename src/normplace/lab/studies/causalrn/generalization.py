@@ -10,17 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import torch
-
-from normplace._shared.device import pick_device
 from normplace.errors import UsageError, expect_choice, expect_ranges
 from normplace.lab.studies.causalrn.copying_variable import COPIED
 from normplace.lab.studies.causalrn.networks import TITLES, build
 from normplace.lab.studies.causalrn.published_size import HEADS, MAMBA_HEADS, SEEDS, alignment_of
-from normplace.lab.studies.causalrn.training import TrainedTrial
+from normplace.lab.studies.causalrn.training import TrainedTrial, train_on_strings
 from normplace.lab.studies.causalrn.windows import WindowedRelation
 from normplace.lab.tasks.sequences import StringTask
-from normplace.lab.train.sequence import fit_sequence
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.sequence import Relation, SequenceModel, count_parameters
 
@@ -78,12 +74,7 @@ class GeneralizationTrial(TrainedTrial):
         heads: Number of heads; half of them have windows with ``windows`` and ``hard-alibi``.
         longest: Longest trained length; the shortest is an eighth of it.
         context: Context length in training, in tokens.
-        dim: Width of CausalRN.
-        depth: Number of blocks.
-        steps: Number of training steps.
-        batch_size: Sequences per step.
         learning_rate: AdamW's peak learning rate; a cosine schedule decays it to a tenth.
-        precision: ``float32`` or ``bfloat16``, of matrix products.
         exam: Strings per tested length.
     """
 
@@ -157,29 +148,21 @@ def network_for(trial: GeneralizationTrial, vocab_size: int) -> SequenceModel:
 
 def run(trial: GeneralizationTrial) -> Outcome:
     """Train on packed strings, then test on single strings of each length."""
-    device = pick_device(trial.device)
     task = StringTask("copy", max(1, trial.longest // 8), trial.longest, trial.context)
     model = trial.initialize(lambda: network_for(trial, task.vocab_size))
-    train, test = (torch.Generator(device).manual_seed(2 * trial.seed + n) for n in range(2))
-    losses = fit_sequence(model, task, trial.training(schedule="cosine"), train)
-    series: dict[str, list[float]] = {"factor": list(FACTORS), "length": [], "string": [], "character": []}
-    for factor in FACTORS:
-        length = round(factor * trial.longest)
-        series["length"].append(length)
-        batch = task.evaluation_batch(trial.exam, length, test)
-        for name, accuracy in trial.accuracies(model, batch, task.score, batch_size=32).items():
-            series[name].append(accuracy)
-    copied = [factor for factor, accuracy in zip(FACTORS, series["character"], strict=True) if accuracy >= COPIED]
+    lengths = [round(factor * trial.longest) for factor in FACTORS]
+    losses, accuracy = train_on_strings(trial, model, task, lengths, trial.exam, batch_size=32)
+    copied = [factor for factor, right in zip(FACTORS, accuracy["character"], strict=True) if right >= COPIED]
     twice = FACTORS.index(2.0)
     return Outcome(
         metrics={
-            **{name: series[name][0] for name in ("string", "character")},
-            **{f"{name}_{TWICE}": series[name][twice] for name in ("string", "character")},
+            **{name: values[0] for name, values in accuracy.items()},
+            **{f"{name}_{TWICE}": values[twice] for name, values in accuracy.items()},
             "reach": max(copied, default=0.0),
             "parameters": count_parameters(model),
             "loss": losses.loss[-1],
         },
-        series={**series, "step": [float(step) for step in losses.steps], "loss": losses.loss},
+        series={"factor": FACTORS, "length": lengths, **accuracy, "step": losses.steps, "loss": losses.loss},
     )
 
 

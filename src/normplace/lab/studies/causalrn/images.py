@@ -39,7 +39,6 @@ class ImageTrial(TrainedTrial):
         heads: Number of attention heads.
         exam: Largest number of test images.
         every: Steps between evaluations.
-        warm_up: Number of warm-up steps.
     """
 
     network: str

@@ -40,8 +40,6 @@ class LanguageTrial(TrainedTrial):
         text: Name of the text that :func:`load_text` reads.
         context: Context length in tokens.
         heads: Number of attention heads.
-        batch_size: Sequences per step.
-        warm_up: Number of warm-up steps.
         exam: Number of validation sequences.
     """
 
@@ -69,14 +67,6 @@ def matched_network(network: str, vocab_size: int, dim: int, depth: int, *, head
     """Build a network with the parameter count of a Transformer, with initial weights from the global RNG.
 
     All networks have the same width; the number of pair channels of CausalRN matches the parameter counts.
-
-    Args:
-        network: One of :data:`NETWORKS`.
-        vocab_size: Number of tokens.
-        dim: Width of the stream.
-        depth: Number of layers.
-        heads: Number of attention heads.
-        context: Number of learned positions.
     """
     make = partial(SequenceModel, vocab_size, dim, depth, context=context)
     if network not in ("pairwise", "scan"):

@@ -52,8 +52,6 @@ class LookupTrial(TrainedTrial):
         tested: Lengths to test.
         heads: Number of attention heads.
         exam: Strings per tested length.
-        steps: Maximum number of training steps.
-        warm_up: Number of warm-up steps.
         every: Steps between evaluations.
         stop_when_perfect: Whether to stop when an evaluation has no error.
     """

@@ -19,14 +19,12 @@ from normplace.lab.studies.causalrn.published_size import (
     LONGER,
     MAMBA_HEADS,
     SEEDS,
-    TIMES,
     TINY,
     PublishedTrial,
     alignment_of,
-    published_outcome,
+    published_part,
 )
 from normplace.lab.tasks.sequences import FixedCopy
-from normplace.lab.trials.study import Outcome, Part
 from normplace.models.sequence import SequenceModel
 
 LENGTH = 128
@@ -129,18 +127,12 @@ def network_for(trial: OpponentTrial, task: FixedCopy) -> SequenceModel:
     )
 
 
-def run(trial: OpponentTrial) -> Outcome:
-    """Train and test on new strings."""
-    return published_outcome(trial, network_for)
-
-
-PART = Part(
-    name="opponents",
-    config=OpponentTrial,
-    plan=plan,
-    run=run,
-    label=lambda trial: (
+PART = published_part(
+    "opponents",
+    OpponentTrial,
+    plan,
+    network_for,
+    lambda trial: (
         f"copying {trial.length}, {trial.opponent.title}, learning rate {trial.learning_rate:g}, seed {trial.seed}"
     ),
-    machine_metrics=TIMES,
 )

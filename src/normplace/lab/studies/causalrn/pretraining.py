@@ -2,7 +2,7 @@
 
 Tokens are bytes, or those of a byte-level BPE that is learned from the text. The learning rate of each network is the
 best of a grid of shorter runs with a seed that is not reported. ``scripts/run_pretraining.py --study causalrn`` runs
-the trials in the order of :mod:`normplace.lab.studies.causalrn.pretraining_order`, several in one process.
+the trials, several in one process.
 """
 
 from __future__ import annotations
@@ -111,6 +111,11 @@ TINY = Setting(
 """Networks that train in a fraction of a second, to try out the order of the trials."""
 
 
+def grid_fields(network: str, vocab: int, tokens: int = FULL.grid) -> dict[str, object]:
+    """Configuration fields of the trials that choose a network's learning rate."""
+    return {"network": network, "vocab": vocab, "tokens": tokens, "seed": GRID_SEED}
+
+
 def plan(scale: str) -> Iterator[PretrainingTrial]:
     """Two tiny trials at ``smoke``, none at ``laptop``; at ``full`` every cell that the order may reach."""
     if scale == "smoke":
@@ -179,11 +184,7 @@ class _Clock:
 
 
 def run(trial: PretrainingTrial, pause: Pause | None = None) -> Outcome:
-    """Train and evaluate.
-
-    Args:
-        trial: The trial.
-        pause: When to stop and save the run; None to run to the end.
+    """Train and evaluate, unless ``pause`` stops and saves the run first.
 
     Raises:
         Paused: If the deadline passed.
@@ -255,17 +256,6 @@ def outcome(
         "loss": [float(f"{value / math.log(2) / corpus.train_bytes_per_token:.5g}") for value in loss],
     }
     return Outcome(metrics, curves)
-
-
-def seconds_of(trial: PretrainingTrial, tokens_per_second: float) -> float:
-    """Estimated duration of the steps of a trial.
-
-    Args:
-        trial: The trial.
-        tokens_per_second: Speed of the Transformer.
-    """
-    slower = {"pairwise": 5.0, "linear-attention": 2.0, "gated-linear": 2.0}
-    return slower.get(trial.network, 1.0) * trial.tokens / tokens_per_second
 
 
 def _unavailable(trial: PretrainingTrial) -> str | None:

@@ -16,13 +16,11 @@ from normplace.lab.studies.causalrn.published_size import (
     BUDGET,
     LONGER,
     SEEDS,
-    TIMES,
     TINY,
     PublishedTrial,
-    published_outcome,
+    published_part,
 )
 from normplace.lab.tasks.sequences import FixedCopy
-from normplace.lab.trials.study import Outcome, Part
 from normplace.models.sequence import Relation, SequenceModel
 from normplace.models.sequence.relation import ACTIVATIONS, NORMS
 
@@ -112,11 +110,6 @@ def network_for(trial: PublishedAblationTrial, task: FixedCopy) -> SequenceModel
     return SequenceModel(task.vocab_size, trial.dim, trial.depth, mixer=mixer, context=task.context)
 
 
-def run(trial: PublishedAblationTrial) -> Outcome:
-    """Train and test on new strings."""
-    return published_outcome(trial, network_for)
-
-
 def label(trial: PublishedAblationTrial) -> str:
     """Short description for progress output."""
     post_norm = "post-norm" if trial.post_norm else "no post-norm"
@@ -125,11 +118,4 @@ def label(trial: PublishedAblationTrial) -> str:
     return f"published ablation, {cell}, {trial.steps} steps, seed {trial.seed}"
 
 
-PART = Part(
-    name="published-ablation",
-    config=PublishedAblationTrial,
-    plan=plan,
-    run=run,
-    label=label,
-    machine_metrics=TIMES,
-)
+PART = published_part("published-ablation", PublishedAblationTrial, plan, network_for, label)

@@ -10,14 +10,12 @@ from normplace.lab.studies.causalrn.copying_fixed import MAIN
 from normplace.lab.studies.causalrn.networks import NETWORKS, SIZES, TITLES, build
 from normplace.lab.studies.causalrn.published_size import (
     SEEDS,
-    TIMES,
     TINY,
     PublishedTrial,
     alignment_of,
-    published_outcome,
+    published_part,
 )
 from normplace.lab.tasks.sequences import FixedCopy
-from normplace.lab.trials.study import Outcome, Part
 from normplace.models.sequence import SequenceModel
 
 LENGTHS = (16, 32, 64, 128, 300)
@@ -31,7 +29,6 @@ class PublishedCopyTrial(PublishedTrial):
         network: Name of the network.
         size: ``equal`` or ``published`` parameter count.
         heads: Number of attention heads; published: 1.
-        decoded: Number of strings that are also copied by greedy decoding.
     """
 
     network: str
@@ -63,16 +60,10 @@ def network_for(trial: PublishedCopyTrial, task: FixedCopy) -> SequenceModel:
     return build(trial.network, task.vocab_size, trial.dim, trial.depth, **shape)
 
 
-def run(trial: PublishedCopyTrial) -> Outcome:
-    """Train and test on new strings."""
-    return published_outcome(trial, network_for)
-
-
-PART = Part(
-    name="published-copying",
-    config=PublishedCopyTrial,
-    plan=plan,
-    run=run,
-    label=lambda trial: f"copying {trial.length}, {TITLES[trial.network]}, {trial.size} size, seed {trial.seed}",
-    machine_metrics=TIMES,
+PART = published_part(
+    "published-copying",
+    PublishedCopyTrial,
+    plan,
+    network_for,
+    lambda trial: f"copying {trial.length}, {TITLES[trial.network]}, {trial.size} size, seed {trial.seed}",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from normplace.lab.studies.causalrn import generalization, opponents, published_ablation, published_copying
-from normplace.lab.studies.causalrn.opponents import LENGTH, PAIRWISE, RATES, Opponent
+from normplace.lab.studies.causalrn.opponents import LENGTH, PAIRWISE, Opponent
 from normplace.lab.studies.causalrn.published_ablation import Cell
 from normplace.lab.studies.causalrn.published_size import BUDGET
 from normplace.lab.trials.per_seed import Measure, PerSeed, Records, config_values, measure, metric, pick
@@ -46,12 +46,6 @@ def chosen_rate(records: Records, opponent: Opponent) -> float | None:
     """The learning rate at which the first seed copies best, and then in the fewest steps; None without records."""
     trained = pick(records, OPPONENTS, **opponent._asdict(), length=LENGTH, seed=0)
     return max(trained, key=_success).config["learning_rate"] if trained else None
-
-
-def rate_is_settled(records: Records, opponent: Opponent) -> bool:
-    """Whether the first seed was trained at all learning rates."""
-    fields = {**opponent._asdict(), "length": LENGTH, "seed": 0}
-    return set(config_values(records, OPPONENTS, "learning_rate", **fields)) == set(RATES)
 
 
 def _success(record: TrialRecord) -> tuple[float, float, float]:

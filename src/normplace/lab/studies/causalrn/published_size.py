@@ -6,7 +6,7 @@ The learning rate is constant after the warm-up, so a longer training contains t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -14,7 +14,7 @@ from normplace._shared.device import pick_device
 from normplace.errors import expect_ranges
 from normplace.lab.studies.causalrn.training import COPIES, CopyingTrial, train_to_copy
 from normplace.lab.tasks.sequences import FixedCopy
-from normplace.lab.trials.study import Outcome
+from normplace.lab.trials.study import Outcome, Part
 from normplace.models.sequence import SequenceModel
 
 BUDGET = 2000
@@ -35,14 +35,6 @@ class PublishedTrial(CopyingTrial):
     """A trial at the published size.
 
     Args:
-        dim: Width of CausalRN.
-        depth: Number of blocks.
-        steps: Maximum number of training steps.
-        batch_size: Sequences per step.
-        learning_rate: AdamW's peak learning rate.
-        precision: ``float32`` or ``bfloat16``, of matrix products.
-        every: Steps between evaluations.
-        decoded: Number of strings that are also copied by greedy decoding.
         budget: Steps after which the accuracy is also recorded.
     """
 
@@ -89,6 +81,17 @@ def published_outcome(trial: Published, build: Callable[[Published, FixedCopy], 
         metrics |= dict(zip(TIMES, times, strict=True))
         series["seconds"] = seconds
     return Outcome(metrics, series)
+
+
+def published_part(
+    name: str,
+    config: type[Published],
+    plan: Callable[[str], Iterable[Published]],
+    build: Callable[[Published, FixedCopy], SequenceModel],
+    label: Callable[[Published], str],
+) -> Part:
+    """A part whose trials train the network that ``build`` returns at the published size."""
+    return Part(name, config, plan, lambda trial: published_outcome(trial, build), label, machine_metrics=TIMES)
 
 
 def alignment_of(dim: int) -> int:

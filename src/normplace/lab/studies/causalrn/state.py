@@ -19,9 +19,8 @@ from torch.nn import functional as F
 from normplace.errors import expect_choice
 from normplace.lab.studies.causalrn.ablation import LENGTH, SHORT
 from normplace.lab.studies.causalrn.copying_fixed import SEEDS
-from normplace.lab.studies.causalrn.training import CopyingTrial, copy_outcome
+from normplace.lab.studies.causalrn.training import CopyingTrial, copying_part
 from normplace.lab.tasks.sequences import FixedCopy
-from normplace.lab.trials.study import Outcome, Part
 from normplace.models.sequence import Relation, RelationBranch, SequenceModel
 
 STATES = ("float32", "bfloat16")
@@ -82,15 +81,10 @@ def network_for(trial: StateTrial, task: FixedCopy) -> SequenceModel:
     return SequenceModel(task.vocab_size, trial.dim, trial.depth, mixer=mixer, context=task.context)
 
 
-def run(trial: StateTrial) -> Outcome:
-    """Train and test on new strings."""
-    return copy_outcome(trial, network_for)
-
-
-PART = Part(
-    name="state",
-    config=StateTrial,
-    plan=plan,
-    run=run,
-    label=lambda trial: f"scan with a state in {trial.state}, seed {trial.seed}",
+PART = copying_part(
+    "state",
+    StateTrial,
+    plan,
+    network_for,
+    lambda trial: f"scan with a state in {trial.state}, seed {trial.seed}",
 )

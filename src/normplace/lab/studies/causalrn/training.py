@@ -1,8 +1,8 @@
-"""Configuration fields of trials that train a network, and training on fixed-length copying."""
+"""Configuration fields of trials that train a network, and training on copying."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from normplace._shared.device import pick_device
 from normplace._shared.seeding import seeded
 from normplace.errors import expect_ranges
-from normplace.lab.tasks.sequences import AnswerAccuracy, Batch, FixedCopy
+from normplace.lab.tasks.sequences import AnswerAccuracy, Batch, FixedCopy, StringTask
 from normplace.lab.train.sequence import EVALUATION_BATCH, LossHistory, SequenceTraining, fit_sequence, predict_tokens
-from normplace.lab.trials.study import Outcome
+from normplace.lab.trials.study import Outcome, Part
 from normplace.models.sequence import SequenceModel, count_parameters
 
 EXAM = 128
@@ -90,7 +90,6 @@ class CopyingTrial(TrainedTrial):
     Args:
         length: Characters per string.
         letters: Size of the alphabet.
-        learning_rate: AdamW's peak learning rate.
         every: Steps between evaluations.
         stop_when_perfect: Whether to stop when an evaluation has no error.
         decoded: Number of strings that are also copied by greedy decoding.
@@ -150,6 +149,22 @@ class CopyRun:
         }
 
 
+def train_on_strings(
+    trial: TrainedTrial, model: SequenceModel, task: StringTask, lengths: Sequence[int], exam: int, batch_size: int
+) -> tuple[LossHistory, dict[str, list[float]]]:
+    """Train on packed strings, then test on ``exam`` single strings of each length.
+
+    Returns:
+        The losses, and string and character accuracy by length.
+    """
+    train, test = (torch.Generator(pick_device(trial.device)).manual_seed(2 * trial.seed + n) for n in range(2))
+    losses = fit_sequence(model, task, trial.training(schedule="cosine"), train)
+    tested = [
+        trial.accuracies(model, task.evaluation_batch(exam, length, test), task.score, batch_size) for length in lengths
+    ]
+    return losses, {name: [one[name] for one in tested] for name in ("string", "character")}
+
+
 def train_to_copy(trial: Copying, build: Callable[[Copying, FixedCopy], SequenceModel]) -> CopyRun:
     """Train the network that ``build`` returns on fixed-length copying and test it.
 
@@ -178,3 +193,15 @@ def copy_outcome(trial: Copying, build: Callable[[Copying, FixedCopy], SequenceM
     """Train the network that ``build`` returns, and test it under teacher forcing and by greedy decoding."""
     run = train_to_copy(trial, build)
     return Outcome(run.metrics | (run.decoded(trial.decoded) if trial.decoded else {}), run.series)
+
+
+def copying_part(
+    name: str,
+    config: type[Copying],
+    plan: Callable[[str], Iterable[Copying]],
+    build: Callable[[Copying, FixedCopy], SequenceModel],
+    label: Callable[[Copying], str],
+    **options: Any,
+) -> Part:
+    """A part whose trials train the network that ``build`` returns to copy."""
+    return Part(name, config, plan, lambda trial: copy_outcome(trial, build), label, **options)

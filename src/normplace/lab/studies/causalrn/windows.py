@@ -42,13 +42,9 @@ class WindowedBranch(RelationBranch):
 
 
 def windowed_mean(a: Tensor, b: Tensor, window: int, eps: float) -> Tensor:
-    """``exp(N(a_i + b_j))``, averaged over the last ``window`` tokens j <= i; in at least float32.
+    """``exp(N(a_i + b_j))`` with a norm N over channels, averaged over the last ``window`` tokens j <= i.
 
-    Args:
-        a: Queries, batch × length × channels.
-        b: Keys, the same.
-        window: Number of tokens.
-        eps: The eps of the norm N over the channels.
+    It is computed in at least float32.
     """
     wide = torch.promote_types(a.dtype, torch.float32)
     a, b, length = a.to(wide), b.to(wide), a.shape[1]
@@ -61,11 +57,7 @@ def windowed_mean(a: Tensor, b: Tensor, window: int, eps: float) -> Tensor:
 
 @dataclass(frozen=True)
 class WindowedRelation(Relation):
-    """CausalRN's branch with windows.
-
-    Args:
-        windows: Number of heads with a window.
-    """
+    """CausalRN's branch with windows in its first ``windows`` heads."""
 
     branch: ClassVar[type[RelationBranch]] = WindowedBranch
     windows: int = 0

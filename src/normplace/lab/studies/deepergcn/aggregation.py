@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from normplace.lab.studies.deepergcn.depth import GRID, REAL, SEEDS, USUAL
 from normplace.lab.studies.deepergcn.networks import AGGREGATIONS
-from normplace.lab.studies.deepergcn.node import NodeTrial, label, run, why_unavailable
-from normplace.lab.trials.study import Part
+from normplace.lab.studies.deepergcn.node import NodeTrial, node_part
 
 WITH_MSG_NORM = ("mean", "sum", "softmax learned")
 DEPTH = {"smoke": 2, "laptop": 4, "full": USUAL}
@@ -25,4 +24,4 @@ def plan(scale: str) -> Iterator[NodeTrial]:
                     yield NodeTrial(data, "res+", depth, seed, aggregation=aggregation, msg_norm=msg_norm, **size)
 
 
-PART = Part(name="aggregation", config=NodeTrial, plan=plan, run=run, label=label, unavailable_reason=why_unavailable)
+PART = node_part("aggregation", plan)

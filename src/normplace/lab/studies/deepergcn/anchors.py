@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from normplace.lab.studies.deepergcn.networks import OWN_WEIGHTS
-from normplace.lab.studies.deepergcn.node import NodeTrial, label, run, why_unavailable
-from normplace.lab.trials.study import Part
+from normplace.lab.studies.deepergcn.node import NodeTrial, node_part
 
 SHARED = {
     "minesweeper": {"depth": 14, "dropout": 0.2, "epochs": 1000},
@@ -38,12 +37,4 @@ def plan(scale: str) -> Iterator[NodeTrial]:
                 yield NodeTrial(data, "res+", seed=seed, aggregation=aggregation, **settings)
 
 
-PART = Part(
-    name="anchors",
-    config=NodeTrial,
-    plan=plan,
-    run=run,
-    label=label,
-    unavailable_reason=why_unavailable,
-    most_seeds=SPLITS,
-)
+PART = node_part("anchors", plan, most_seeds=SPLITS)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from normplace.lab.studies.deepergcn.node import NodeTrial, label, run, why_unavailable
-from normplace.lab.trials.study import Part
+from normplace.lab.studies.deepergcn.node import NodeTrial, node_part
 
 ORDERS = ("res+", "res", "plain")
 SEEDS = 5
@@ -41,12 +40,4 @@ def plan(scale: str) -> Iterator[NodeTrial]:
                 yield NodeTrial("grid-mines", order, depth, seed, **GRID[size])
 
 
-PART = Part(
-    name="depth",
-    config=NodeTrial,
-    plan=plan,
-    run=run,
-    label=label,
-    unavailable_reason=why_unavailable,
-    in_demo=lambda trial: True,
-)
+PART = node_part("depth", plan, in_demo=lambda trial: True)

@@ -16,12 +16,7 @@ SETS = ("train", "val", "test")
 
 
 class DeviceScores:
-    """The nodes that are scored, on a device.
-
-    Args:
-        graphs: The graph and the number of the split of each network.
-        device: The device.
-    """
+    """The nodes that are scored, for the graph and the number of the split of each network, on a device."""
 
     def __init__(self, graphs: Sequence[tuple[LabelledGraph, int]], device: torch.device) -> None:
         self.metric = graphs[0][0].metric

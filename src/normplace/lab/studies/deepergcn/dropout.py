@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from normplace.lab.studies.deepergcn import depth
-from normplace.lab.studies.deepergcn.node import NodeTrial, label, run, why_unavailable
-from normplace.lab.trials.study import Part
+from normplace.lab.studies.deepergcn.node import NodeTrial, node_part
 
 ORDERS = ("res+", "res")
 
@@ -24,4 +23,4 @@ def plan(scale: str) -> Iterator[NodeTrial]:
             yield replace(trial, dropped="stream")
 
 
-PART = Part(name="dropout", config=NodeTrial, plan=plan, run=run, label=label, unavailable_reason=why_unavailable)
+PART = node_part("dropout", plan)

@@ -15,8 +15,9 @@ from normplace._shared.seeding import seeded
 from normplace.errors import expect_choice, expect_ranges
 from normplace.lab.studies.deepergcn.networks import AGGREGATIONS, conv_factory, learned_scalars
 from normplace.lab.tasks.data_files import unavailable_reason
+from normplace.lab.tasks.graphs.graph_batches import GraphSet
 from normplace.lab.tasks.graphs.labelled import roc_auc
-from normplace.lab.tasks.graphs.molecules import ATOM_SIZES, BOND_SIZES, Molecules, load_molhiv
+from normplace.lab.tasks.graphs.molecules import ATOM_SIZES, BOND_SIZES, load_molhiv
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models import Dropout, GraphStack
 from normplace.models.graph_parts import SumOfEmbeddings
@@ -82,12 +83,7 @@ class MolhivTrial(MoleculeTrial):
 
 
 class BondConv(nn.Module):
-    """A convolution with a bond encoder; each layer of the published network has one.
-
-    Args:
-        conv: A convolution with edge features of width ``dim``.
-        dim: Width of the stream.
-    """
+    """A convolution with a bond encoder; each layer of the published network has one."""
 
     def __init__(self, conv: nn.Module, dim: int) -> None:
         super().__init__()
@@ -105,14 +101,7 @@ def build(
     virtual_node: bool = False,
     scale: Scale | None = None,
 ) -> GraphStack:
-    """Build the published network: res+, a stem, BatchNorm, dropout in branches and before the head, mean readout.
-
-    Args:
-        trial: The trial.
-        aggregation: Name of the aggregation.
-        virtual_node: Whether each molecule has a virtual node.
-        scale: A scale at the norms of the blocks, which the published network does not have.
-    """
+    """Build the published network: res+, a stem, BatchNorm, dropout in branches and before the head, mean readout."""
     conv = conv_factory(aggregation)
     return GraphStack.named(
         "res+",
@@ -140,20 +129,20 @@ def plan(scale: str) -> Iterator[MolhivTrial]:
         yield MolhivTrial(seed=0, dim=8, depth=2, epochs=1, batch_size=4096)
 
 
-def predict(model: nn.Module, data: Molecules, numbers: Tensor, batch_size: int = 2048) -> Tensor:
+def predict(model: nn.Module, data: GraphSet, numbers: Tensor, batch_size: int = 2048) -> Tensor:
     """Logits of the molecules with these numbers, on the CPU, in evaluation mode."""
     model.eval()
     with torch.no_grad():
         return torch.cat([_logits(model, data, batch)[0].cpu() for batch in numbers.split(batch_size)])
 
 
-def _logits(model: nn.Module, data: Molecules, numbers: Tensor) -> tuple[Tensor, Tensor]:
+def _logits(model: nn.Module, data: GraphSet, numbers: Tensor) -> tuple[Tensor, Tensor]:
     batch = data.batch(numbers)
-    logits = model(batch.x, batch.edge_index, batch.bond, batch.batch, num_graphs=batch.num_graphs)
-    return logits[:, 0], batch.y
+    logits = model(batch.x, batch.edge_index, batch.edge_attr, batch.batch, num_graphs=batch.num_graphs)
+    return logits[:, 0], batch.y[:, 0]
 
 
-def _train(model: nn.Module, trial: MolhivTrial, data: Molecules) -> Iterator[tuple[float, float]]:
+def _train(model: nn.Module, trial: MolhivTrial, data: GraphSet) -> Iterator[tuple[float, float]]:
     """Train, and yield validation and test score after each epoch."""
     optimizer = torch.optim.Adam(
         model.parameters(), lr=trial.learning_rate, fused=data.x.device.type in ("cpu", "cuda")
@@ -169,7 +158,8 @@ def _train(model: nn.Module, trial: MolhivTrial, data: Molecules) -> Iterator[tu
             logits, y = _logits(model, data, numbers)
             F.binary_cross_entropy_with_logits(logits, y).backward()
             optimizer.step()
-        val, test = (roc_auc(predict(model, data, part), data.y.cpu()[part].long()) for part in (data.valid, data.test))
+        labels = data.y[:, 0].cpu().long()
+        val, test = (roc_auc(predict(model, data, part), labels[part]) for part in (data.valid, data.test))
         yield val, test
 
 

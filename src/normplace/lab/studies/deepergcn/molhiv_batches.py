@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from normplace.errors import UsageError
-from normplace.lab.tasks.graphs.molecules import ATOM_SIZES, BOND_SIZES, Molecules
+from normplace.lab.tasks.graphs.graph_batches import GraphSet
+from normplace.lab.tasks.graphs.molecules import ATOM_SIZES, BOND_SIZES
 
 ROUND = 64
 """Room is a multiple of this."""
@@ -56,7 +57,7 @@ class FixedBatch(NamedTuple):
         return FixedBatch(atoms, molecule, first[:, : room.atoms + 1], source, kind, y, weight)
 
 
-def multi_hot(data: Molecules) -> Tensor:
+def multi_hot(data: GraphSet) -> Tensor:
     """The categories of atoms as rows of zeros and ones, with a last row of zeros.
 
     A sum of embeddings is then a matrix product, whose gradient needs no sorting.
@@ -67,10 +68,10 @@ def multi_hot(data: Molecules) -> Tensor:
     return rows
 
 
-def bond_kinds(data: Molecules) -> Tensor:
+def bond_kinds(data: GraphSet) -> Tensor:
     """One number for the three categories of each bond: its row in :func:`kind_table`."""
-    kind = torch.zeros(len(data.bond), dtype=torch.int32, device=data.bond.device)
-    for column, size in zip(data.bond.unbind(1), BOND_SIZES, strict=True):
+    kind = torch.zeros(len(data.edge_attr), dtype=torch.int32, device=data.edge_attr.device)
+    for column, size in zip(data.edge_attr.unbind(1), BOND_SIZES, strict=True):
         kind = kind * size + column
     return kind
 
@@ -81,7 +82,7 @@ def kind_table(table: Tensor) -> Tensor:
     return (types[:, :, None, None] + stereo[:, None, :, None] + conjugated[:, None, None]).flatten(1, 3)
 
 
-def check_symmetric(data: Molecules) -> None:
+def check_symmetric(data: GraphSet) -> None:
     """Check that every bond is there in both directions, with the same kind.
 
     Raises:
@@ -98,7 +99,7 @@ def check_symmetric(data: Molecules) -> None:
         raise UsageError("a bond has no equal bond in the other direction, which training on a GPU requires.")
 
 
-def rooms(data: Molecules, batch_size: int) -> list[Room]:
+def rooms(data: GraphSet, batch_size: int) -> list[Room]:
     """Two sizes of a batch: one that nearly all batches fit into, and one that all should.
 
     They depend on the data and the batch size alone, so that the random numbers of a seed do not depend on the seeds
@@ -117,7 +118,7 @@ def _room(counts: Tensor, batch_size: int, factor: float, spare: int) -> int:
     return -(-(1 + min(largest, typical)) // ROUND) * ROUND
 
 
-def lay_out(data: Molecules, orders: list[Tensor], batch_size: int, room: Room | None = None) -> FixedBatch:
+def lay_out(data: GraphSet, orders: list[Tensor], batch_size: int, room: Room | None = None) -> FixedBatch:
     """The batches of one epoch: batches × seeds × room.
 
     Args:
@@ -134,7 +135,7 @@ def lay_out(data: Molecules, orders: list[Tensor], batch_size: int, room: Room |
     return FixedBatch(*(torch.stack(tensors, dim=1) for tensors in zip(*columns, strict=True)))
 
 
-def needed_rooms(data: Molecules, orders: list[Tensor], batch_size: int) -> list[Room]:
+def needed_rooms(data: GraphSet, orders: list[Tensor], batch_size: int) -> list[Room]:
     """The room that each batch of an epoch needs: the most of all seeds, computed on the CPU."""
     most = []
     for counts in (data.nodes, data.edges):
@@ -144,23 +145,19 @@ def needed_rooms(data: Molecules, orders: list[Tensor], batch_size: int) -> list
 
 
 class _BondTable:
-    """What batches need to know of all bonds.
+    """What batches need to know of all bonds."""
 
-    Args:
-        data: The molecules.
-    """
-
-    def __init__(self, data: Molecules) -> None:
+    def __init__(self, data: GraphSet) -> None:
         device = data.x.device
         before = (data.nodes.cumsum(0) - data.nodes).to(device)
-        owner = torch.repeat_interleave(data.edges.to(device), output_size=len(data.bond))
+        owner = torch.repeat_interleave(data.edges.to(device), output_size=len(data.edge_attr))
         target = data.edge_index[1] + before[owner]
         self.kind = bond_kinds(data)
         self.degree = torch.zeros(len(data.x), dtype=torch.int32, device=device)
         self.degree.index_add_(0, target, torch.ones_like(self.kind))
 
 
-def _one_seed(data: Molecules, table: _BondTable, order: Tensor, batch_size: int, room: Room | None) -> FixedBatch:
+def _one_seed(data: GraphSet, table: _BondTable, order: Tensor, batch_size: int, room: Room | None) -> FixedBatch:
     device = data.x.device
     largest = needed_rooms(data, [order], batch_size)
     needed = Room(*(max(sizes) for sizes in zip(*largest, strict=True)))
@@ -187,7 +184,7 @@ def _one_seed(data: Molecules, table: _BondTable, order: Tensor, batch_size: int
     source[where] = data.edge_index[0, row] + (1 + atoms.begin.to(device)[owner]).int()
     kind[where] = table.kind[row]
     labels = torch.zeros(batches * batch_size, device=device)
-    labels[: len(order)] = data.y[order.to(device)].float()
+    labels[: len(order)] = data.y[order.to(device), 0]
     sizes = torch.full((batches,), batch_size)
     sizes[-1] = len(order) - (batches - 1) * batch_size
     used = torch.arange(batch_size) < sizes[:, None]

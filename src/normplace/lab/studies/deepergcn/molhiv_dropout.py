@@ -16,13 +16,7 @@ def draw_keys(generator: torch.Generator, *shape: int) -> Tensor:
 
 
 def drop(x: Tensor, key: Tensor, probability: float) -> Tensor:
-    """Set elements to zero with a probability, and divide the others by the probability that they are kept.
-
-    Args:
-        x: Seeds × atoms × channels.
-        key: One key for each seed.
-        probability: The probability; 0 keeps everything.
-    """
+    """Dropout of seeds × atoms × channels, with one key for each seed."""
     if not probability:
         return x
     place = torch.arange(x.shape[1] * x.shape[2], dtype=torch.int32, device=x.device).view(x.shape[1:])

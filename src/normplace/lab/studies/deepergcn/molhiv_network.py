@@ -19,11 +19,7 @@ from normplace.models import GraphStack
 
 
 class SeedLinear(nn.Module):
-    """The linear map of each seed.
-
-    Args:
-        layers: One linear map for each seed.
-    """
+    """The linear map of each seed."""
 
     def __init__(self, layers: Iterable[Any]) -> None:
         super().__init__()
@@ -37,11 +33,7 @@ class SeedLinear(nn.Module):
 
 
 class SeedBatchNorm(nn.Module):
-    """BatchNorm over the used atoms of each seed.
-
-    Args:
-        norms: The norm of each seed.
-    """
+    """BatchNorm over the used atoms of each seed."""
 
     mean: Tensor
     variance: Tensor
@@ -108,11 +100,7 @@ class NormalizeUsed(torch.autograd.Function):
 
 
 class SeedConv(nn.Module):
-    """The convolution of each seed, with its bond encoder.
-
-    Args:
-        branches: One convolution with bond encoder for each seed.
-    """
+    """The convolution of each seed, with its bond encoder."""
 
     def __init__(self, branches: Iterable[Any]) -> None:
         super().__init__()

@@ -33,8 +33,9 @@ from normplace.lab.studies.deepergcn.molhiv_batches import (
 from normplace.lab.studies.deepergcn.molhiv_dropout import draw_keys
 from normplace.lab.studies.deepergcn.molhiv_network import MoleculeNetworks, SeedConv
 from normplace.lab.tasks.data_files import unavailable_reason
+from normplace.lab.tasks.graphs.graph_batches import GraphSet
 from normplace.lab.tasks.graphs.labelled import roc_auc
-from normplace.lab.tasks.graphs.molecules import Molecules, load_molhiv
+from normplace.lab.tasks.graphs.molecules import load_molhiv
 from normplace.lab.train.cuda_graph import GraphedStep
 from normplace.lab.trials.study import Outcome, Part
 from normplace.placement import Scale
@@ -112,7 +113,7 @@ class Training:
     """
 
     def __init__(
-        self, trials: Sequence[OfficialTrial], data: Molecules, device: torch.device, compiled: bool | None = None
+        self, trials: Sequence[OfficialTrial], data: GraphSet, device: torch.device, compiled: bool | None = None
     ) -> None:
         self.trial, self.data = trials[0], data.to(device)
         self.rooms = rooms(data, self.trial.batch_size)
@@ -130,7 +131,7 @@ class Training:
         self.steps = {room: GraphedStep(self._step) if on_gpu else self._step for room in self.rooms}
         sides = torch.cat([data.valid, data.test])
         self.evaluated = lay_out(self.data, [sides], EVALUATED)
-        self.labels = data.y[sides].long()
+        self.labels = data.y[sides, 0].long()
 
     def epoch(self) -> list[tuple[float, float]]:
         """Train for one epoch, and return the validation and test score of each seed."""
@@ -144,11 +145,7 @@ class Training:
         ]
 
     def prepare(self, orders: list[Tensor]) -> Iterator[tuple[Room, tuple[Tensor, ...]]]:
-        """Lay out the batches of an epoch on the device, and yield the room and the inputs of each step.
-
-        Args:
-            orders: Each seed's order of the molecules.
-        """
+        """Lay out the batches of an epoch on the device, and yield the room and the inputs of each step."""
         batches = lay_out(self.data, orders, self.trial.batch_size, self.rooms[-1])
         masks = (len(batches.y), 1 + len(self.model.convs))
         keys = torch.stack([draw_keys(generator, *masks) for generator in self.generators], dim=1)

@@ -61,9 +61,6 @@ def conv_factory(aggregation: str, *, msg_norm: bool = False) -> Callable[..., n
 def check_aggregation(name: str) -> None:
     """Raise an error for an unknown aggregation.
 
-    Args:
-        name: Name of the aggregation.
-
     Raises:
         UsageError: If the aggregation is unknown.
     """
@@ -72,13 +69,7 @@ def check_aggregation(name: str) -> None:
 
 
 class OwnWeights(nn.Module):
-    """A convolution plus a linear map of the node's own features.
-
-    Args:
-        conv: The convolution.
-        in_dim: Width of the input features.
-        out_dim: Width of the output features.
-    """
+    """A convolution plus a linear map of the node's own features."""
 
     def __init__(self, conv: nn.Module, in_dim: int, out_dim: int) -> None:
         super().__init__()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from normplace.lab.studies.deepergcn.networks import check_aggregation, conv_fac
 from normplace.lab.tasks.data_files import unavailable_reason
 from normplace.lab.tasks.graphs import grid_mines
 from normplace.lab.tasks.graphs.labelled import LabelledGraph, load_labelled
-from normplace.lab.trials.study import Outcome
+from normplace.lab.trials.study import Outcome, Part
 from normplace.models import Dropout, GraphStack
 from normplace.models.graph import NAMED
 
@@ -93,13 +93,7 @@ def load(trial: NodeTrial) -> tuple[LabelledGraph, int]:
 
 
 def build(trial: NodeTrial, graph: LabelledGraph, **options: Any) -> GraphStack:
-    """Build the trial's network with initial weights from the global RNG.
-
-    Args:
-        trial: The trial.
-        graph: Its graph.
-        **options: Further arguments of :class:`GraphStack`.
-    """
+    """Build the trial's network with initial weights from the global RNG."""
     return GraphStack.named(
         trial.order,
         conv_factory(trial.aggregation, msg_norm=trial.msg_norm),
@@ -178,3 +172,8 @@ def _train(
             logits = torch.zeros_like(logits) if diverged else logits
             val, test = (graph.score(logits, mask[split]) for mask in (graph.val, graph.test))
             yield float(epoch), val, test, diverged
+
+
+def node_part(name: str, plan: Callable[[str], Iterator[NodeTrial]], **options: Any) -> Part:
+    """A part whose trials train one stack each."""
+    return Part(name, NodeTrial, plan, run, label, why_unavailable, **options)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,12 +27,12 @@ from normplace.analysis.smoothing import Smoothing, smoothing
 from normplace.errors import UsageError, expect_choice, expect_ranges
 from normplace.lab.studies.deepergcn.device_scores import DeviceScores
 from normplace.lab.studies.deepergcn.networks import convolution_weights, learned_scalars
-from normplace.lab.studies.deepergcn.node import NodeTrial, build, load
+from normplace.lab.studies.deepergcn.node import NodeTrial, build, label, load, why_unavailable
 from normplace.lab.studies.deepergcn.stacked import DropoutMasks, SeededDropout, stack_networks, unstack
 from normplace.lab.studies.deepergcn.stacked_smoothing import stacked_smoothing
 from normplace.lab.tasks.graphs.labelled import LabelledGraph
 from normplace.lab.train.cuda_graph import WARM_UP, GraphedStep, set_learning_rate
-from normplace.lab.trials.study import Outcome
+from normplace.lab.trials.study import Outcome, Part
 from normplace.models import GraphStack
 from normplace.ops import Neighbours
 
@@ -361,3 +361,8 @@ def gradient_reach(norms: Sequence[float]) -> float:
     quarter = max(1, len(norms) // 4)
     logs = [math.log10(max(norm, TINY)) if math.isfinite(norm) else math.nan for norm in norms]
     return (sum(logs[:quarter]) - sum(logs[-quarter:])) / quarter
+
+
+def seeds_part(name: str, plan: Callable[[str], Iterator[SeedsTrial]], most_seeds: int) -> Part:
+    """A part that trains the seeds of one network together."""
+    return Part(name, SeedsTrial, plan, run, label, why_unavailable, most_seeds=most_seeds, run_seeds=run_seeds)

@@ -12,9 +12,7 @@ from typing import Any, NamedTuple
 
 from normplace.lab.studies.deepergcn.depth import GRID, REAL
 from normplace.lab.studies.deepergcn.depth import SEEDS as GRID_SEEDS
-from normplace.lab.studies.deepergcn.node import label, why_unavailable
-from normplace.lab.studies.deepergcn.node_seeds import SeedsTrial, run, run_seeds
-from normplace.lab.trials.study import Part
+from normplace.lab.studies.deepergcn.node_seeds import SeedsTrial, seeds_part
 
 ORDERS = ("res+", "res", "plain", "dense")
 LEARNED = "softmax learned"
@@ -116,13 +114,4 @@ def plan(scale: str) -> Iterator[SeedsTrial]:
                 yield from cell.trials()
 
 
-PART = Part(
-    name="orders",
-    config=SeedsTrial,
-    plan=plan,
-    run=run,
-    label=label,
-    unavailable_reason=why_unavailable,
-    most_seeds=SPLITS,
-    run_seeds=run_seeds,
-)
+PART = seeds_part("orders", plan, most_seeds=SPLITS)

@@ -18,9 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from normplace.lab.studies.deepergcn.networks import OWN_WEIGHTS
-from normplace.lab.studies.deepergcn.node import label, why_unavailable
-from normplace.lab.studies.deepergcn.node_seeds import SeedsTrial, run, run_seeds
-from normplace.lab.trials.study import Part
+from normplace.lab.studies.deepergcn.node_seeds import SeedsTrial, seeds_part
 
 SPLITS = 10
 APPENDING: dict[str, Any] = {"order": "dense", "epochs": 2000, "learning_rate": 5e-3, "average": 0.99}
@@ -69,13 +67,4 @@ def candidate_name(settings: Mapping[str, Any]) -> str:
     return f"{settings['order']}, {settings['depth']} layers, dropout {settings['dropout']:g}"
 
 
-PART = Part(
-    name="recipes",
-    config=SeedsTrial,
-    plan=plan,
-    run=run,
-    label=label,
-    unavailable_reason=why_unavailable,
-    most_seeds=SPLITS,
-    run_seeds=run_seeds,
-)
+PART = seeds_part("recipes", plan, most_seeds=SPLITS)

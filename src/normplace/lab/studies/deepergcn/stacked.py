@@ -90,11 +90,7 @@ def _shared_input_linear(layers: Sequence[Any]) -> nn.Linear:
 
 
 class StackedLinear(nn.Module):
-    """The linear map of each network on its own channels.
-
-    Args:
-        layers: One linear map for each network.
-    """
+    """The linear map of each network on its own channels."""
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
         super().__init__()
@@ -176,11 +172,7 @@ def _stacked_batch_norm(layers: Sequence[nn.BatchNorm1d]) -> nn.BatchNorm1d:
 
 
 class StackedAggregation(Aggregation):
-    """The aggregation of each network, whose learned numbers hold for the channels of that network.
-
-    Args:
-        layers: The aggregation of each network.
-    """
+    """The aggregation of each network, whose learned numbers hold for the channels of that network."""
 
     def __init__(self, layers: Sequence[Aggregation]) -> None:
         first = layers[0]
@@ -217,10 +209,6 @@ class SeededDropout(nn.Module):
     """Dropout whose mask for each network comes from the generator of that network.
 
     The mask of a network does not depend on which networks are computed with it.
-
-    Args:
-        p: Dropout probability.
-        generators: One for each network.
     """
 
     def __init__(self, p: float, generators: Sequence[torch.Generator]) -> None:
@@ -266,9 +254,6 @@ class DropoutMasks:
     """Draws the masks of all dropout layers of a step at once: one kernel per network, instead of one per layer too.
 
     The first step draws them layer by layer, which determines their sizes.
-
-    Args:
-        model: A network of :func:`stack_networks`.
     """
 
     def __init__(self, model: nn.Module) -> None:

@@ -18,14 +18,7 @@ from normplace.ops import Neighbours
 
 
 def stacked_smoothing(model: GraphStack, x: Tensor, edges: Neighbours, networks: int) -> list[Smoothing]:
-    """The smoothness of each network's stream before the first block and after each block.
-
-    Args:
-        model: A network of :func:`normplace.lab.studies.deepergcn.stacked.stack_networks`.
-        x: Its input.
-        edges: The graph.
-        networks: Number of networks.
-    """
+    """The smoothness of each network's stream before the first block and after each block."""
     edge_index: Any = edges.edge_index
     source, target = edge_index[:, edge_index[0] != edge_index[1]]
     root = (1 + torch.bincount(target, minlength=edges.num_dst).double()).sqrt()[:, None]

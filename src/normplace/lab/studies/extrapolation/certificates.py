@@ -19,12 +19,7 @@ GROWS = 0.5
 
 @dataclass(frozen=True)
 class CertificateTrial:
-    """The certificates of some random networks.
-
-    Args:
-        seed: Random seed of the networks.
-        networks: Number of networks.
-    """
+    """The certificates of some random networks."""
 
     seed: int
     networks: int = 10

@@ -67,12 +67,7 @@ def run(trial: FacesTrial) -> Outcome:
 
 
 def evaluate(trial: FacesTrial, faces: Faces) -> Outcome:
-    """Train on some descriptors, then predict the ages of both test sets.
-
-    Args:
-        trial: The network and its training.
-        faces: The descriptors.
-    """
+    """Train on some descriptors, then predict the ages of both test sets."""
     generator = torch.Generator().manual_seed(trial.seed)
     split = split_by_ethnicity(faces, generator)
     predictions = network_predictions(

@@ -36,15 +36,6 @@ def build_network(
 ) -> MLP:
     """Build the paper's MLP: two hidden layers, with a norm between linear map and activation.
 
-    Args:
-        inputs: Number of input features.
-        width: Width of both hidden layers.
-        norm_at: Which hidden layers have a norm, one of :data:`VARIANTS`.
-        generator: Source of the initial weights.
-        activation: Name of the activation.
-        norm: One of :data:`NORMS`.
-        **options: Further arguments of :class:`MLP`.
-
     Raises:
         UsageError: If one of the names is unknown.
     """
@@ -54,13 +45,7 @@ def build_network(
 
 
 class CausalAttention(nn.Module):
-    """Causal multi-head self-attention.
-
-    Args:
-        dim: Width of the stream.
-        heads: Number of attention heads.
-        generator: Source of the initial weights.
-    """
+    """Causal multi-head self-attention."""
 
     def __init__(self, dim: int, heads: int, generator: torch.Generator) -> None:
         super().__init__()

@@ -34,13 +34,6 @@ FACES: Table = {
 
 
 def scores_text(table: Table, name: str, models: Mapping[str, str], keys: Iterable[str]) -> str:
-    """Published R² of some models with their intervals.
-
-    Args:
-        table: The paper's table.
-        name: ``ood_r2`` or ``id_r2``.
-        models: Display names by key.
-        keys: Keys of the models.
-    """
+    """Published R² of some models with their intervals."""
     scores = [f"{models[key]} {mean:.2f} ± {half:.2f}" for key in keys for mean, half in (table[name][key],)]
     return f"R² {', '.join(scores)}"

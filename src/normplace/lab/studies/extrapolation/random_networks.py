@@ -45,11 +45,7 @@ class RandomLayer(nn.Module):
 
 
 def random_network(seed: int) -> nn.Module:
-    """A network of one to four random layers in float64, in evaluation mode.
-
-    Args:
-        seed: Random seed of structure and weights.
-    """
+    """A network of one to four random layers in float64, in evaluation mode."""
     source = random.Random(seed)
     with seeded(seed, gpus=True):
         layers = [RandomLayer(source, INPUTS)]
@@ -62,10 +58,6 @@ def search_growth(network: nn.Module, generator: torch.Generator) -> float:
 
     Directions are changed to increase the output at distance 1e8; the growth of the best is measured from 1e4. A
     bounded network has 0 up to rounding, a linear one 4.
-
-    Args:
-        network: The network.
-        generator: Draws the first directions.
     """
     near, far, steps = 1e4, 1e8, 30
     directions = torch.randn(256, INPUTS, generator=generator, dtype=torch.float64)

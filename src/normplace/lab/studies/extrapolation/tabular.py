@@ -25,11 +25,7 @@ class Predictions:
     outside: Tensor
 
     def scores(self, split: ShiftedRegression) -> dict[str, float]:
-        """R² on both test sets, and the tail of the predictions outside the training distribution.
-
-        Args:
-            split: The data, in original units.
-        """
+        """R² on both test sets, and the tail of the predictions outside the training distribution."""
         size = self.outside.abs()
         return {
             "id_r2": r_squared(self.inside, split.inside.y),
@@ -93,12 +89,7 @@ def xgboost_unavailable() -> str | None:
 
 
 def xgboost_predictions(split: ShiftedRegression, seed: int, rounds: int) -> Predictions:
-    """Predict with boosted trees at the package's defaults.
-
-    Args:
-        split: The data.
-        seed: Random seed; the defaults use no randomness.
-        rounds: Number of trees.
+    """Predict with ``rounds`` boosted trees at the package's defaults, which do not use the seed.
 
     Raises:
         UsageError: If xgboost is not installed.

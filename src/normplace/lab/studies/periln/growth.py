@@ -23,9 +23,6 @@ def linear_advantage(values: Sequence[float]) -> float:
     Both have two parameters, and both errors are RMS deviations of logarithms, so that the largest values do not
     dominate.
 
-    Args:
-        values: One per layer.
-
     Examples:
         >>> linear_advantage([1.0, 2.0, 3.0, 4.0, 5.0]) > 1, linear_advantage([1.0, 2.0, 4.0, 8.0, 16.0]) < -1
         (True, True)

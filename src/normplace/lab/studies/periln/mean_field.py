@@ -62,10 +62,6 @@ class Prediction:
 def zipf(entropy: float, size: int) -> np.ndarray:
     """Frequencies proportional to a power of the rank that have an entropy, in bits.
 
-    Args:
-        entropy: Below log2 of the size.
-        size: Number of tokens.
-
     Examples:
         >>> frequencies = zipf(5.0, 256)
         >>> round(float(-(frequencies * np.log2(frequencies)).sum()), 3)
@@ -89,10 +85,6 @@ def powers(function: Callable[[np.ndarray], np.ndarray], std: float) -> np.ndarr
     """Coefficients of the kernel of an activation as a power series in the correlation of two inputs.
 
     They are the squared coefficients of the function in normalized Hermite polynomials.
-
-    Args:
-        function: The activation.
-        std: Standard deviation of the inputs.
     """
     nodes, weights, polynomials = _hermite()
     values = function(std * nodes) * weights / math.sqrt(2 * math.pi)

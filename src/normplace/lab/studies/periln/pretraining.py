@@ -2,7 +2,7 @@
 
 Every run records its loss and gradient norm at every step, and the signals by depth at :data:`MOMENTS`. Known from the
 paper, through summaries: AdamW, a cosine schedule, a weight decay of 0.1, RMSNorm. The other settings are our choices.
-``scripts/run_pretraining.py`` runs the trials in the order of :mod:`normplace.lab.studies.periln.pretraining_order`.
+``scripts/run_pretraining.py`` runs the trials.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ LONG_PLACEMENTS = ("pre", "peri")
 SEEDS = 3
 STABILITY_SEEDS = 6
 """Six seeds that agree are the fewest that decide about a share of seeds."""
+EQUAL_RATE = 4e-3
+"""The high learning rate at which Pre-LN and Peri-LN are compared."""
 STABILITY_RATES = (4e-3, 8e-3)
 MOMENTS = (0.0, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
 """Fractions of the training at which signals are measured."""
@@ -222,11 +224,7 @@ def _pretraining_text(name: str, _settings: tuple[str, ...]) -> PretrainingText:
 
 
 def run(trial: PretrainingTrial, pause: Pause | None = None) -> Outcome:
-    """Train and measure.
-
-    Args:
-        trial: The trial.
-        pause: When to stop and save the run; None to run to the end.
+    """Train and measure, unless ``pause`` stops and saves the run first.
 
     Raises:
         Paused: If the deadline passed.

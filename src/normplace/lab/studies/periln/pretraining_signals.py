@@ -23,12 +23,7 @@ BRANCH = ("branch_ratio", "gradient", "effective_lr", "gain")
 
 
 def measure_signals(signals: Signals, model: nn.Module) -> dict[str, Any]:
-    """The numbers and lists of one measurement.
-
-    Args:
-        signals: Signals of the network, with gradients.
-        model: The network, for the gains of its output norms.
-    """
+    """The numbers and lists of one measurement."""
     numbers, lists = summary(signals.depths)
     first, second = signals.depths[1::2], signals.depths[2::2]
     stream = signals.depths[::2]
@@ -66,11 +61,7 @@ def output_gains(model: nn.Module) -> list[float]:
 
 
 def headline_numbers(measured: Mapping[int, Mapping[str, Any]]) -> dict[str, float]:
-    """Numbers before training, after it, and the extremes over all moments.
-
-    Args:
-        measured: Results of :func:`measure_signals` by the number of steps taken.
-    """
+    """Numbers before training, after it, and the extremes over all moments."""
     moments = [measured[taken] for taken in sorted(measured)]
     start, end = moments[0]["numbers"], moments[-1]["numbers"]
     largest = max(moment["numbers"]["peak"] for moment in moments)
@@ -86,11 +77,7 @@ def headline_numbers(measured: Mapping[int, Mapping[str, Any]]) -> dict[str, flo
 
 
 def series_of(measured: Mapping[int, Mapping[str, Any]]) -> dict[str, Sequence[float]]:
-    """The lists of all moments one after another, and the number of steps of each moment.
-
-    Args:
-        measured: Results of :func:`measure_signals` by the number of steps taken.
-    """
+    """The lists of all moments one after another, and the number of steps of each moment."""
     taken = sorted(measured)
     series: dict[str, Sequence[float]] = {
         "moment": [float(steps) for steps in taken],

@@ -155,12 +155,7 @@ def build(config: TransformerConfig, trial: TrainingTrial) -> Transformer:
 
 
 def train_and_measure(trial: TrainingTrial, model: Transformer) -> Outcome:
-    """Train a network, and measure its signals at three moments and its validation loss.
-
-    Args:
-        trial: The training configuration.
-        model: The network; trained in place.
-    """
+    """Train a network, and measure its signals at three moments and its validation loss."""
     device = pick_device(trial.device)
     text = load_text(trial.text, trial.context).to(device)
     inputs, targets = (part[: trial.probe] for part in text.evaluation_batch(trial.exam))

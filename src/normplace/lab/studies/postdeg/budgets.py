@@ -81,11 +81,6 @@ def plan(scale: str) -> Iterator[BudgetTrial]:
                 yield BudgetTrial(method, seed, train_share, test_share, **size)
 
 
-def why_unavailable(trial: BudgetTrial) -> str | None:
-    """Why the trial cannot run: a package is missing; None if it can."""
-    return missing_package("mean")
-
-
 def heavy_tailed(count: int, nodes: int, generator: np.random.Generator) -> list[Graph]:
     """Configuration models with exponents from 2 to 3, smallest degrees from 1 to 3 and half to all of the nodes."""
     from normplace.lab.tasks.selection import powerlaw_configuration
@@ -150,18 +145,15 @@ def test(trial: BudgetTrial, policy: Policy) -> Outcome:
     return Outcome(metrics={"spread": means["policy"], **{name: means[name] for name in REFERENCES}})
 
 
-def label(trial: BudgetTrial) -> str:
-    """Short description for progress output."""
-    return f"{trial.method}, trained with {trial.train_share:g}, tested with {trial.test_share:g}, seed {trial.seed}"
-
-
 PART = Part(
     name="budgets",
     config=BudgetTrial,
     plan=plan,
     run=run,
-    label=label,
-    unavailable_reason=why_unavailable,
+    label=lambda trial: (
+        f"{trial.method}, trained with {trial.train_share:g}, tested with {trial.test_share:g}, seed {trial.seed}"
+    ),
+    unavailable_reason=lambda trial: missing_package("mean"),
     run_seeds=run_together,
     seeds_at_once=len(SHARES),  # the shares of the test that one policy is tested with
     may_differ=("test_share",),

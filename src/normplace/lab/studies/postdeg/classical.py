@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from normplace.errors import expect_choice, expect_ranges
-from normplace.lab.studies.postdeg.networks import missing_selection, missing_solver, reward_of, task_score
+from normplace.lab.studies.postdeg.networks import missing_selection, missing_solver, reward_of, task_score, test_graphs
 from normplace.lab.tasks.selection_names import TASKS, methods_of
 from normplace.lab.trials.study import Outcome, Part
 
@@ -46,17 +46,12 @@ def plan(scale: str) -> Iterator[ClassicalTrial]:
                 yield ClassicalTrial(task, method, seed, graphs)
 
 
-def why_unavailable(trial: ClassicalTrial) -> str | None:
-    """Why the trial cannot run: a package is missing; None if it can."""
-    return missing_selection() or missing_solver(trial.method)
-
-
 def run(trial: ClassicalTrial) -> Outcome:
     """Order the nodes of each test graph and measure the order as the policies' orders are measured."""
-    from normplace.lab.tasks.selection import classical_order, mixed_graphs
+    from normplace.lab.tasks.selection import classical_order
 
     reward = reward_of(trial.task, simulations=400)
-    graphs = mixed_graphs(trial.test_graphs, 100, 200, np.random.default_rng([trial.seed, 1]))
+    graphs = test_graphs(trial.test_graphs, trial.seed)
     repeats = RANDOM_ORDERS if trial.method == "random" else 1
     values = []
     for number, graph in enumerate(graphs):
@@ -70,16 +65,11 @@ def run(trial: ClassicalTrial) -> Outcome:
     return Outcome(metrics={"value": task_score(trial.task, float(np.mean(values)))})
 
 
-def label(trial: ClassicalTrial) -> str:
-    """Short description for progress output."""
-    return f"{trial.task}, {trial.method}, seed {trial.seed}"
-
-
 PART = Part(
     name="classical",
     config=ClassicalTrial,
     plan=plan,
     run=run,
-    label=label,
-    unavailable_reason=why_unavailable,
+    label=lambda trial: f"{trial.task}, {trial.method}, seed {trial.seed}",
+    unavailable_reason=lambda trial: missing_selection() or missing_solver(trial.method),
 )

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from normplace._shared.seeding import seeded
 from normplace.errors import expect_choice, expect_ranges
-from normplace.lab.studies.postdeg.networks import missing_package, reward_of, task_score
+from normplace.lab.studies.postdeg.networks import mean_score, missing_package, test_graphs, training_graphs
 from normplace.lab.studies.postdeg.selection import TASKS
 from normplace.lab.trials.study import Outcome, Part
 from normplace.models.convolutions import CONVOLUTIONS, convolution
@@ -125,11 +125,6 @@ def plan(scale: str) -> Iterator[ExtendedTrial]:
                 yield ExtendedTrial(task=task, seed=seed, **cell, **size)
 
 
-def why_unavailable(trial: ExtendedTrial) -> str | None:
-    """Why the trial cannot run: a package is missing; None if it can."""
-    return missing_package(trial.convolution)
-
-
 def build(trial: ExtendedTrial) -> Policy:
     """The untrained policy of a trial: three blocks of width 32."""
     scale = Scale(trial.source, trial.power, "after", SLOT[trial.placement]) if trial.source else None
@@ -144,14 +139,7 @@ def build(trial: ExtendedTrial) -> Policy:
 
 
 def trained(trial: ExtendedTrial, graphs: list[Graph], reward: Selection, steps: int) -> Policy:
-    """The policy of a trial after its training, in float64.
-
-    Args:
-        trial: The trial; its seed is also that of the training.
-        graphs: Training graphs.
-        reward: Reward of an order of nodes.
-        steps: Number of training steps.
-    """
+    """The policy of a trial after its training, in float64."""
     from normplace.lab.train.reinforce import train_policy
 
     policy = build(trial)
@@ -161,23 +149,13 @@ def trained(trial: ExtendedTrial, graphs: list[Graph], reward: Selection, steps:
 
 def run(trial: ExtendedTrial) -> Outcome:
     """Train on small graphs, rank the nodes of larger ones, and probe the input of the head for the degree."""
-    from normplace.lab.tasks.selection import mixed_graphs, ranking
+    from normplace.lab.tasks.selection import ranking
     from normplace.lab.tasks.selection.rewards import REWARDS
 
-    train_graphs = mixed_graphs(trial.train_graphs, 30, 80, np.random.default_rng([trial.seed, 0]))
-    test_graphs = mixed_graphs(trial.test_graphs, 100, 200, np.random.default_rng([trial.seed, 1]))
-    policy = trained(trial, train_graphs, REWARDS[trial.task], trial.steps)
-    measure = reward_of(trial.task, simulations=400)
-    values = [
-        float(measure.rewards(graph, ranking(graph, policy.score(graph, trial.seed))[None], seed=number)[0])
-        for number, graph in enumerate(test_graphs)
-    ]
-    return Outcome(
-        metrics={
-            "value": task_score(trial.task, float(np.mean(values))),
-            "degree_r2": degree_at_head(policy, test_graphs, trial.seed),
-        }
-    )
+    graphs, tested = training_graphs(trial.train_graphs, trial.seed), test_graphs(trial.test_graphs, trial.seed)
+    policy = trained(trial, graphs, REWARDS[trial.task], trial.steps)
+    value = mean_score(trial.task, tested, [ranking(graph, policy.score(graph, trial.seed)) for graph in tested])
+    return Outcome({"value": value, "degree_r2": degree_at_head(policy, tested, trial.seed)})
 
 
 def degree_at_head(policy: Policy, graphs: list[Graph], seed: int) -> float:
@@ -185,11 +163,6 @@ def degree_at_head(policy: Policy, graphs: list[Graph], seed: int) -> float:
 
     The map is fitted to ranks on every second graph, so that a few hubs do not decide. It is 0 if the head's input is
     the same for all nodes.
-
-    Args:
-        policy: In float64.
-        graphs: The graphs.
-        seed: Of random features.
     """
     inputs: list[torch.Tensor] = []
     handle = policy.stack.head.register_forward_pre_hook(lambda module, arguments: inputs.append(arguments[0]))
@@ -229,5 +202,5 @@ PART = Part(
     plan=plan,
     run=run,
     label=label,
-    unavailable_reason=why_unavailable,
+    unavailable_reason=lambda trial: missing_package(trial.convolution),
 )

@@ -34,28 +34,30 @@ def classical_score(task: str, method: str) -> Measure:
     return metric(classical.PART.name, "value", task=task, method=method)
 
 
+def improvement(task: str, value: Measure, reference: Measure | float) -> Measure:
+    """Relative improvement of a score: by how much R falls, or the spread or the set grows."""
+    sign = -1 if task == "dismantling" else 1
+    return sign * ((value - reference) / reference)
+
+
 def gain_over_classical(task: str, policy: Cell, method: str) -> Measure:
     """Relative improvement of a policy over a classical method on the same graphs."""
-    reference = classical_score(task, method)
-    return _sign(task) * ((score(task, **policy) - reference) / reference)
+    return improvement(task, score(task, **policy), classical_score(task, method))
 
 
 def classical_gain(task: str, method: str, baseline: Cell) -> Measure:
     """Relative improvement of a classical method over a policy on the same graphs."""
-    reference = score(task, **baseline)
-    return _sign(task) * ((classical_score(task, method) - reference) / reference)
+    return improvement(task, classical_score(task, method), score(task, **baseline))
 
 
 def gain(task: str, policy: Cell, baseline: Cell) -> Measure:
-    """Relative improvement of a policy over a baseline: by how much R falls, or the spread or the set grows."""
-    reference = score(task, **baseline)
-    return _sign(task) * ((score(task, **policy) - reference) / reference)
+    """Relative improvement of a policy over a baseline."""
+    return improvement(task, score(task, **policy), score(task, **baseline))
 
 
 def gain_over_chance(task: str, **changes: Any) -> Measure:
     """Relative improvement of a policy over a random order of the nodes."""
-    chance = RANDOM_ORDER[task]
-    return _sign(task) * (score(task, **changes) - chance) / chance
+    return improvement(task, score(task, **changes), RANDOM_ORDER[task])
 
 
 def wins(task: str, policy: Cell, baseline: Cell) -> Measure:
@@ -69,8 +71,3 @@ def share_of_gain(records: Records, task: str, control: Cell, baseline: Cell) ->
     postdeg = {key: value for key, value in baseline.items() if key != "slot"}
     reference = gain(task, postdeg, baseline)(records)
     return gain(task, control, baseline)(records) / reference.mean() if reference else PerSeed()
-
-
-def _sign(task: str) -> int:
-    """-1 for a score that is better when it is lower."""
-    return -1 if task == "dismantling" else 1

@@ -115,11 +115,6 @@ def plan(scale: str) -> Iterator[MisTrial]:
                 yield MisTrial(family, method, seed, **size)
 
 
-def why_unavailable(trial: MisTrial) -> str | None:
-    """Why the trial cannot run: a package is missing; None if it can."""
-    return missing_solver(trial.method) or missing_package("softmax")
-
-
 def draw(family: Family, count: int, generator: np.random.Generator) -> list[Graph]:
     """Graphs of a family, with shuffled ids."""
     from normplace.lab.tasks.selection import erdos_renyi, model_rb, shuffled
@@ -177,5 +172,5 @@ PART = Part(
     plan=plan,
     run=run,
     label=lambda trial: f"{FAMILIES[trial.family].title}, {(LEARNED | CLASSICAL)[trial.method]}, seed {trial.seed}",
-    unavailable_reason=why_unavailable,
+    unavailable_reason=lambda trial: missing_solver(trial.method) or missing_package("softmax"),
 )

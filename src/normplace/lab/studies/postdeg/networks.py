@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +15,7 @@ from normplace.models.convolutions import convolution
 from normplace.models.policy import NeighborLists, Policy
 
 if TYPE_CHECKING:
+    from normplace.lab.tasks.selection import Graph
     from normplace.lab.tasks.selection.rewards import Selection
 
 SLOTS = {"none": "no scale", "before": "before the norm", "after": "after the norm", "head": "at the head only"}
@@ -56,6 +58,30 @@ def reward_of(task: str, simulations: int) -> Selection:
     from normplace.lab.tasks.selection.rewards import REWARDS, InfluenceReward
 
     return InfluenceReward(simulations=simulations) if task == "influence" else REWARDS[task]
+
+
+def training_graphs(count: int, seed: int) -> list[Graph]:
+    """The random graphs that the policies of a seed are trained on, of 30 to 80 nodes."""
+    from normplace.lab.tasks.selection import mixed_graphs
+
+    return mixed_graphs(count, 30, 80, np.random.default_rng([seed, 0]))
+
+
+def test_graphs(count: int, seed: int) -> list[Graph]:
+    """The random graphs that a seed is tested on, of 100 to 200 nodes."""
+    from normplace.lab.tasks.selection import mixed_graphs
+
+    return mixed_graphs(count, 100, 200, np.random.default_rng([seed, 1]))
+
+
+def mean_score(task: str, graphs: Sequence[Graph], orders: Iterable[NDArray[np.int64]]) -> float:
+    """The mean score of an order of the nodes of each graph."""
+    reward = reward_of(task, simulations=400)
+    values = [
+        float(reward.rewards(graph, order[None], seed=number)[0])
+        for number, (graph, order) in enumerate(zip(graphs, orders, strict=True))
+    ]
+    return task_score(task, float(np.mean(values)))
 
 
 def task_score(task: str, reward: float) -> float:

@@ -17,10 +17,11 @@ from normplace.lab.studies.postdeg.networks import (
     FLOAT64,
     SCORINGS,
     SLOTS,
+    mean_score,
     missing_package,
-    reward_of,
     scores,
-    task_score,
+    test_graphs,
+    training_graphs,
 )
 from normplace.lab.trials.config import ADDED_LATER
 from normplace.lab.trials.study import Outcome, Part
@@ -168,44 +169,24 @@ def plan(scale: str) -> Iterator[SelectionTrial]:
                 yield replace(trial, scoring=FLOAT32 if recorded else FLOAT64)
 
 
-def why_unavailable(trial: SelectionTrial) -> str | None:
-    """Why the trial cannot run: a package is missing; None if it can."""
-    return missing_package(trial.aggregation)
-
-
 def run(trial: SelectionTrial) -> Outcome:
     """Train a policy on small graphs, then rank the nodes of larger ones by its scores."""
-    from normplace.lab.tasks.selection import mixed_graphs, ranking
+    from normplace.lab.tasks.selection import ranking
     from normplace.lab.tasks.selection.rewards import REWARDS
     from normplace.lab.train.reinforce import train_policy
 
-    train_graphs = mixed_graphs(trial.train_graphs, 30, 80, np.random.default_rng([trial.seed, 0]))
-    test_graphs = mixed_graphs(trial.test_graphs, 100, 200, np.random.default_rng([trial.seed, 1]))
     with seeded(trial.seed):
         policy = Policy(convolution(trial.aggregation), 32, 3, features=trial.features, **stack_options(trial))
     if trial.extra_norm:
         # A placement rejects a final norm directly after a stream norm; here the scale is between the two.
         policy.stack.final_norm = LayerNorm(32, eps=trial.eps)
     generator = torch.Generator().manual_seed(trial.seed)
-    history = train_policy(policy, train_graphs, REWARDS[trial.task], steps=trial.steps, generator=generator)
-    test_reward = reward_of(trial.task, simulations=400)
-    orders = [ranking(graph, scores(policy, graph, trial.seed, trial.scoring)) for graph in test_graphs]
-    values = [
-        float(test_reward.rewards(graph, order[None], seed=number)[0])
-        for number, (graph, order) in enumerate(zip(test_graphs, orders, strict=True))
-    ]
+    graphs = training_graphs(trial.train_graphs, trial.seed)
+    history = train_policy(policy, graphs, REWARDS[trial.task], steps=trial.steps, generator=generator)
+    tested = test_graphs(trial.test_graphs, trial.seed)
+    orders = [ranking(graph, scores(policy, graph, trial.seed, trial.scoring)) for graph in tested]
     tail = history[-max(1, len(history) // 10) :]
-    return Outcome(
-        metrics={
-            "value": task_score(trial.task, float(np.mean(values))),
-            "train_reward": float(np.mean(tail)),
-        }
-    )
-
-
-def label(trial: SelectionTrial) -> str:
-    """Short description for progress output."""
-    return f"{trial.task}, {trial.aggregation}, {trial.features} input, {trial.slot}, seed {trial.seed}"
+    return Outcome({"value": mean_score(trial.task, tested, orders), "train_reward": float(np.mean(tail))})
 
 
 def in_demo(trial: SelectionTrial) -> bool:
@@ -227,7 +208,7 @@ PART = Part(
     config=SelectionTrial,
     plan=plan,
     run=run,
-    label=label,
-    unavailable_reason=why_unavailable,
+    label=lambda trial: f"{trial.task}, {trial.aggregation}, {trial.features} input, {trial.slot}, seed {trial.seed}",
+    unavailable_reason=lambda trial: missing_package(trial.aggregation),
     in_demo=in_demo,
 )

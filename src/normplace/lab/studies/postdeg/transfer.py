@@ -101,16 +101,13 @@ def run(trial: TransferTrial) -> Outcome:
     return Outcome(metrics=metrics)
 
 
-def label(trial: TransferTrial) -> str:
-    """Short description for progress output."""
-    return f"{trial.task}, {trial.features} input, {'PostDeg' if trial.postdeg else 'LN'}, seed {trial.seed}"
-
-
 PART = Part(
     name="transfer",
     config=TransferTrial,
     plan=plan,
     run=run,
-    label=label,
+    label=lambda trial: (
+        f"{trial.task}, {trial.features} input, {'PostDeg' if trial.postdeg else 'LN'}, seed {trial.seed}"
+    ),
     unavailable_reason=why_unavailable,
 )

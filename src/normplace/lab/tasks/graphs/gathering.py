@@ -30,9 +30,7 @@ class GatheredGraphs:
     batch: Tensor
 
 
-def gather_graphs(
-    nodes: Tensor, edges: Tensor, indices: Tensor, edge_index: Tensor, noun: str = "graph"
-) -> GatheredGraphs:
+def gather_graphs(nodes: Tensor, edges: Tensor, indices: Tensor, edge_index: Tensor) -> GatheredGraphs:
     """Gather the nodes and edges of chosen graphs on the device of ``edge_index``.
 
     Args:
@@ -40,13 +38,12 @@ def gather_graphs(
         edges: Number of edges of each graph, on the CPU.
         indices: Indices of the chosen graphs, on the CPU, in any order.
         edge_index: Source and target of each edge of all graphs, numbered within each graph.
-        noun: What errors call a graph.
 
     Raises:
         UsageError: If an index is out of range, or there are none.
     """
     if not len(indices) or int(indices.min()) < 0 or int(indices.max()) >= len(nodes):
-        raise UsageError(f"a batch needs at least one {noun}, with indices from 0 to {len(nodes) - 1}.")
+        raise UsageError(f"a batch needs at least one graph, with indices from 0 to {len(nodes) - 1}.")
     device = edge_index.device
     batch, node_rows = gather_rows(nodes, indices, device)
     owner, edge_rows = gather_rows(edges, indices, device)

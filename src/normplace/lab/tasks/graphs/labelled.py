@@ -111,10 +111,6 @@ def accuracy(logits: Tensor, labels: Tensor) -> float:
 def roc_auc(scores: Tensor, labels: Tensor) -> float:
     """Area under the ROC curve: the probability that class 1 scores above class 0; ties count half.
 
-    Args:
-        scores: One score per sample.
-        labels: 0 or 1 per sample.
-
     Raises:
         UsageError: If a score is NaN, or a class is missing.
 

@@ -1,4 +1,4 @@
-"""Molecules as graphs: ogbg-molhiv, with batches assembled on the device.
+"""Molecules as graphs: ogbg-molhiv, kept on the device.
 
 ogbg-molhiv (Hu et al. 2020, arXiv 2005.00687; molecules of MoleculeNet's HIV set): does a molecule inhibit the virus?
 Nodes are atoms with nine categorical features, edges are bonds with three, the split is by scaffold, and the metric is
@@ -9,17 +9,15 @@ there by index, without worker processes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from normplace.errors import UsageError
 from normplace.lab.tasks.data_files import DATA, cached_by_file, find_file, read_arrays, store_arrays
-from normplace.lab.tasks.graphs.gathering import gather_graphs
+from normplace.lab.tasks.graphs.graph_batches import GraphSet
 
 TOPIC = "graphs/molhiv"
 GRAPHS, SPLIT = "molhiv_graphs.npz", "scaffold_split.npz"
@@ -31,92 +29,8 @@ FIELDS = ("node_feat", "edge_index", "edge_feat", "num_nodes", "num_edges", "y")
 SIDES = ("train", "valid", "test")
 
 
-@dataclass(frozen=True, eq=False)
-class MoleculeBatch:
-    """A batch of molecules as one disjoint graph.
-
-    Args:
-        x: Atom categories, nodes × 9.
-        edge_index: Source and target of each bond in both directions, 2 × E, sorted by target.
-        bond: Bond categories, edges × 3.
-        batch: Index of the molecule of each atom.
-        y: Label of each molecule, float.
-    """
-
-    x: Tensor
-    edge_index: Tensor
-    bond: Tensor
-    batch: Tensor
-    y: Tensor
-
-    @property
-    def num_graphs(self) -> int:
-        """Number of molecules."""
-        return len(self.y)
-
-
-@dataclass(frozen=True, eq=False)
-class Molecules:
-    """All molecules, concatenated, and their split.
-
-    Args:
-        x: Atom categories of all molecules.
-        edge_index: Bonds between atom indices within each molecule, sorted by target.
-        bond: Bond categories.
-        nodes: Number of atoms of each molecule, on the CPU.
-        edges: Number of bonds of each molecule in both directions, on the CPU.
-        y: Label of each molecule.
-        train: Indices of the training molecules, on the CPU.
-        valid: Indices of the validation molecules.
-        test: Indices of the test molecules.
-    """
-
-    x: Tensor
-    edge_index: Tensor
-    bond: Tensor
-    nodes: Tensor
-    edges: Tensor
-    y: Tensor
-    train: Tensor
-    valid: Tensor
-    test: Tensor
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    def to(self, device: torch.device | str) -> Molecules:
-        """The same molecules with atoms, bonds and labels on ``device``."""
-        return replace(self, **{name: getattr(self, name).to(device) for name in ("x", "edge_index", "bond", "y")})
-
-    def batch(self, indices: Tensor) -> MoleculeBatch:
-        """A batch of molecules.
-
-        Sizes are known on the CPU, so no synchronization is needed.
-
-        Args:
-            indices: Indices of the molecules, on the CPU, in any order.
-
-        Raises:
-            UsageError: If an index is out of range, or there are none.
-        """
-        chosen = gather_graphs(self.nodes, self.edges, indices, self.edge_index, "molecule")
-        return MoleculeBatch(
-            x=self.x[chosen.nodes].long(),
-            edge_index=chosen.edge_index,
-            bond=self.bond[chosen.edges].long(),
-            batch=chosen.batch,
-            y=self.y[indices.to(self.x.device)].float(),
-        )
-
-
 def check_categories(name: str, table: np.ndarray, sizes: Sequence[int], source: str) -> None:
     """Check the categories of atoms or bonds.
-
-    Args:
-        name: Name of the table in errors.
-        table: Categories, items × features.
-        sizes: Number of categories of each feature.
-        source: Name of the file or folder in errors.
 
     Raises:
         UsageError: If there is another number of features, or a category is out of range.
@@ -125,7 +39,7 @@ def check_categories(name: str, table: np.ndarray, sizes: Sequence[int], source:
         raise UsageError(f"{source}: {name} has a category outside {sizes}: use OGB's featurizer.")
 
 
-def load_molhiv(path: str = "") -> Molecules:
+def load_molhiv(path: str = "") -> GraphSet:
     """Load ogbg-molhiv from two ``.npz`` files in one folder.
 
     ``molhiv_graphs.npz`` holds ``node_feat``, ``edge_index`` (numbered within each molecule), ``edge_feat``,
@@ -151,17 +65,12 @@ def load_molhiv(path: str = "") -> Molecules:
 
 
 @cached_by_file(1)
-def _load(graphs: Path, split: Path) -> Molecules:
+def _load(graphs: Path, split: Path) -> GraphSet:
     return assemble(read_arrays(graphs, FIELDS, str(graphs)), read_arrays(split, SIDES, str(split)), str(graphs))
 
 
-def assemble(data: Mapping[str, np.ndarray], split: Mapping[str, np.ndarray], source: str) -> Molecules:
+def assemble(data: Mapping[str, np.ndarray], split: Mapping[str, np.ndarray], source: str) -> GraphSet:
     """Molecules from the arrays of the files; the edges of each molecule are sorted by target.
-
-    Args:
-        data: The arrays of ``molhiv_graphs.npz``.
-        split: The arrays of ``scaffold_split.npz``.
-        source: Their name in errors.
 
     Raises:
         UsageError: If a shape is wrong, or a category, edge or index of the split is out of range.
@@ -194,15 +103,11 @@ def assemble(data: Mapping[str, np.ndarray], split: Mapping[str, np.ndarray], so
             f"{source}: the split must contain each molecule at most once, with indices from 0 to {len(nodes) - 1}."
         )
     order = np.lexsort((pairs[1], owner))
-    return Molecules(
-        torch.from_numpy(x.astype(np.uint8)),
-        torch.from_numpy(pairs[:, order].astype(np.int32)),
-        torch.from_numpy(bond[order].astype(np.uint8)),
-        *(torch.from_numpy(array) for array in (nodes, edges, y.astype(np.int8), *parts)),
-    )
+    atoms, bonds, ends = x.astype(np.uint8), bond[order].astype(np.uint8), pairs[:, order].astype(np.int32)
+    return GraphSet(*map(torch.from_numpy, (atoms, ends, bonds, nodes, edges, y.astype(np.float32)[:, None], *parts)))
 
 
-def molecules_from_ogb(dataset: Any) -> Molecules:
+def molecules_from_ogb(dataset: Any) -> GraphSet:
     """Molecules from OGB's data set.
 
     Args:
@@ -222,14 +127,15 @@ def molecules_from_ogb(dataset: Any) -> Molecules:
     return assemble(data, split, "the data set")
 
 
-def write_molecules(molecules: Molecules, folder: Path | str) -> None:
-    """Write the two files that :func:`load_molhiv` reads.
-
-    Args:
-        molecules: The molecules.
-        folder: Target folder; created if needed.
-    """
-    names = {"x": "node_feat", "bond": "edge_feat", "nodes": "num_nodes", "edges": "num_edges"}
-    arrays = {field.name: getattr(molecules, field.name).cpu().numpy() for field in fields(molecules)}
-    store_arrays(Path(folder) / SPLIT, {side: arrays.pop(side) for side in SIDES})
-    store_arrays(Path(folder) / GRAPHS, {names.get(name, name): array for name, array in arrays.items()})
+def write_molecules(molecules: GraphSet, folder: Path | str) -> None:
+    """Write the two files that :func:`load_molhiv` reads."""
+    stored = {
+        "node_feat": molecules.x,
+        "edge_index": molecules.edge_index,
+        "edge_feat": molecules.edge_attr,
+        "num_nodes": molecules.nodes,
+        "num_edges": molecules.edges,
+        "y": molecules.y[:, 0].to(torch.int8),
+    }
+    store_arrays(Path(folder) / SPLIT, {side: getattr(molecules, side).numpy() for side in SIDES})
+    store_arrays(Path(folder) / GRAPHS, {name: tensor.cpu().numpy() for name, tensor in stored.items()})

@@ -17,9 +17,6 @@ class TripleSampler:
     a user is r + j, where j is the number of p_i with p_i - i ≤ r. One binary search finds all of them, so a draw needs
     no synchronization with the device.
 
-    Args:
-        interactions: The interactions; draws are on their device.
-
     Raises:
         UsageError: If no user has both a positive and a negative item.
     """
@@ -37,12 +34,7 @@ class TripleSampler:
         self._missing_before = users * self.num_items + self._items - position
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Users, positive and negative items, 3 × ``count``.
-
-        Args:
-            count: Number of triples.
-            generator: Random generator on the device of the interactions.
-        """
+        """Users, positive and negative items, 3 × ``count``."""
         where = {"generator": generator, "device": self.device}
         users = self._eligible[torch.randint(len(self._eligible), (count,), **where)]
         known = self._count[users]

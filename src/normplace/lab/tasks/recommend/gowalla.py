@@ -88,10 +88,6 @@ def read_text_split(train: Path, test: Path) -> Interactions:
 
     The largest id in either file decides how many users and items there are.
 
-    Args:
-        train: The file of the training pairs.
-        test: The file of the test pairs.
-
     Raises:
         UsageError: If a file cannot be read or has another format.
     """

@@ -146,10 +146,6 @@ def describe_folder(
 def split_by_ethnicity(faces: Faces, generator: torch.Generator) -> ShiftedRegression:
     """Train on 90% of codes 0 to 3; the other 10% are inside, code 4 is outside.
 
-    Args:
-        faces: From :func:`load_faces` or :func:`describe_folder`.
-        generator: Draws the 90%.
-
     Raises:
         UsageError: If a part is empty.
     """

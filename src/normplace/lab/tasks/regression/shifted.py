@@ -72,11 +72,6 @@ class Standardizer:
 def hold_out(n: int, train: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Indices of ``train`` random rows out of ``n``, and of the other rows.
 
-    Args:
-        n: Number of rows.
-        train: Number of training rows.
-        generator: Draws the rows.
-
     Raises:
         UsageError: If one part is empty.
     """

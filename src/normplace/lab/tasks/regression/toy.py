@@ -26,11 +26,6 @@ NOISE = 0.1
 def toy_data(name: str, points: int, generator: torch.Generator) -> Regression:
     """Points of one of :data:`FUNCTIONS`, uniform on [-EDGE, EDGE], with Gaussian noise.
 
-    Args:
-        name: Name of the function.
-        points: Number of points.
-        generator: Draws positions and noise.
-
     Raises:
         UsageError: If the name is unknown.
     """

@@ -36,11 +36,6 @@ def takes_graph(function: Callable[Arguments, Result]) -> Callable[Arguments, Re
 def check_nodes(graph: Graph, nodes: ArrayLike, what: str) -> NDArray[np.int64]:
     """Node ids as an array.
 
-    Args:
-        graph: The graph.
-        nodes: Distinct ids.
-        what: Their name in errors.
-
     Raises:
         UsageError: If they are not distinct node ids of the graph.
     """

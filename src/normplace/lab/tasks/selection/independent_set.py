@@ -93,10 +93,6 @@ def _conflict(graph: Graph, nodes: NDArray[np.int64]) -> tuple[int, int] | None:
 def exact_set(graph: Graph, seconds: float = 60.0) -> NDArray[np.int64]:
     """A maximum independent set of a small graph, by integer programming (HiGHS through scipy).
 
-    Args:
-        graph: The graph, of about a hundred nodes.
-        seconds: Time limit.
-
     Raises:
         UsageError: If optimality is not proven within the time limit.
     """

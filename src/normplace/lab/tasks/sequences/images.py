@@ -57,12 +57,7 @@ class PixelSequences:
         return self.pixels.shape[1] + 1
 
     def draw(self, count: int, generator: torch.Generator) -> Batch:
-        """Random images, on the device of the images.
-
-        Args:
-            count: Number of images.
-            generator: Draws them, on the same device.
-        """
+        """Random images, on the device of the images."""
         chosen = torch.randint(len(self.labels), (count,), generator=generator, device=generator.device)
         return self._batch(self.pixels[chosen], self.labels[chosen])
 
@@ -110,9 +105,6 @@ def load_images(name: str) -> ImageData:
 
     The last fifth of the digits is the test part. The last tenth of the other digits, and of the training images of
     CIFAR-10, chooses settings. These splits are ours, except for the test part of CIFAR-10.
-
-    Args:
-        name: ``digits`` or ``cifar10``.
 
     Raises:
         UsageError: If the data set is unknown, missing or damaged.

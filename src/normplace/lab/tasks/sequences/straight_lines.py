@@ -19,26 +19,14 @@ SCALE = math.sqrt(1 + sum(i * i for i in range(1, TRAIN_LENGTH + 1)) / TRAIN_LEN
 
 
 def line_sequences(count: int, length: int, generator: torch.Generator) -> Tensor:
-    """Random lines at positions 1 to ``length``, one per row, divided by :data:`SCALE`.
-
-    Args:
-        count: Number of lines.
-        length: Number of positions.
-        generator: Draws a and b.
-    """
+    """Random lines at positions 1 to ``length``, one per row, divided by :data:`SCALE`."""
     start, slope = torch.randn(2, count, 1, generator=generator)
     return (start + slope * torch.arange(1, length + 1)) / SCALE
 
 
 @torch.no_grad()
 def roll_out(model: Callable[[Tensor], Tensor], prompt: Tensor, length: int) -> Tensor:
-    """The prompt and the model's autoregressive continuation.
-
-    Args:
-        model: Maps values (n, t) to the predicted next values (n, t).
-        prompt: The first values, one row per sequence.
-        length: Final number of positions.
-    """
+    """The prompt and the model's autoregressive continuation."""
     values = prompt
     while values.shape[1] < length:
         values = torch.cat([values, model(values)[:, -1:]], dim=1)

@@ -61,12 +61,7 @@ class Text:
         return 256
 
     def draw(self, count: int, generator: torch.Generator) -> Batch:
-        """Windows of the training part at random positions, on the device of the text.
-
-        Args:
-            count: Number of windows.
-            generator: Draws the positions, on the same device.
-        """
+        """Windows of the training part at random positions, on the device of the text."""
         start = torch.randint(len(self.train) - self.context, (count, 1), generator=generator, device=generator.device)
         return _windows(self.train, start, self.context)
 

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 from normplace.lab.studies.causalrn.claims.conventions import SEEDS
 from normplace.lab.studies.causalrn.networks import TITLES
-from normplace.lab.studies.causalrn.pretraining import FULL, GRID_SEED, PART, VOCABULARIES
-from normplace.lab.studies.causalrn.pretraining_order import grid_fields
+from normplace.lab.studies.causalrn.pretraining import FULL, GRID_SEED, PART, VOCABULARIES, grid_fields
 from normplace.lab.studies.notes import OURS
 from normplace.lab.studies.rate_grid import best_rate
 from normplace.lab.trials.claims import Check, Claim

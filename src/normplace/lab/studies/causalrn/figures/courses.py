@@ -16,13 +16,7 @@ AXES = {"step": "steps", "seconds": "seconds"}
 
 
 def course_figures(networks: Mapping[str, Sequence[TrialRecord]], title: str, caption: str) -> list[Figure]:
-    """Draw the mean character accuracy of every network along the training.
-
-    Args:
-        networks: Records by the name of the network.
-        title: Title of the figure.
-        caption: Its caption, without what all such figures have in common.
-    """
+    """Draw the mean character accuracy of every network along the training."""
     shown = {name: records for name, records in networks.items() if records}
     panels = [axis for axis in AXES if any(axis in record.series for records in shown.values() for record in records)]
     rows = [

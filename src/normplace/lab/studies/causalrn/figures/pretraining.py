@@ -6,8 +6,7 @@ from normplace.lab.report.rows import Group, mean_rows
 from normplace.lab.report.specs import curves
 from normplace.lab.studies.causalrn.figures.scores import score_figures
 from normplace.lab.studies.causalrn.networks import NETWORKS, TITLES
-from normplace.lab.studies.causalrn.pretraining import BYTE_VALUES, GRID_SEED, PART
-from normplace.lab.studies.causalrn.pretraining_order import grid_fields
+from normplace.lab.studies.causalrn.pretraining import BYTE_VALUES, GRID_SEED, PART, grid_fields
 from normplace.lab.studies.rate_grid import best_rate
 from normplace.lab.trials.per_seed import Records, config_values, pick
 from normplace.lab.trials.study import Figure

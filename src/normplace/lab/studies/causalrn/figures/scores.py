@@ -31,17 +31,7 @@ def accuracy_dots(
     sources: Iterable[str] = ("measured",),
     facet: str = "panel",
 ) -> dict[str, Any]:
-    """A point with its range over seeds for each accuracy, on an axis from 0 to 1.
-
-    Args:
-        kind: ``string`` or ``character``.
-        rows: Column of the row names.
-        order: Row names from top to bottom.
-        panels: Panels in order.
-        series: Column of the series.
-        sources: Series in legend order.
-        facet: Column of the panels.
-    """
+    """A point with its range over seeds for each string or character accuracy, on an axis from 0 to 1."""
     return dots(
         x={"field": "value", "title": f"{kind} accuracy", "scale": {"domain": [0, 1]}},
         rows=rows,
@@ -56,13 +46,7 @@ def accuracy_dots(
 def accuracy_at_lengths(
     networks: Mapping[str, Mapping[int, Sequence[TrialRecord]]], metrics: Mapping[str, str], **texts: Any
 ) -> Figure:
-    """Draw string and character accuracy, with a panel for every length of strings and a row for every network.
-
-    Args:
-        networks: Records by the name of the network and the length.
-        metrics: Names of the metrics and of what they measure.
-        **texts: Title and caption of the figure.
-    """
+    """Draw string and character accuracy, with a panel for every length of strings and a row for every network."""
     lengths = sorted({length for by_length in networks.values() for length in by_length})
     rows = []
     for metric, score in metrics.items():
@@ -91,13 +75,7 @@ def accuracy_at_lengths(
 
 
 def accuracy_by_length(networks: Mapping[str, Sequence[TrialRecord]], longest: int, **texts: Any) -> Figure:
-    """Draw string and character accuracy against the length of strings, with a line for every network.
-
-    Args:
-        networks: Records by the name of the network.
-        longest: Longest trained length, marked with a dashed line.
-        **texts: Title and caption of the figure.
-    """
+    """Draw string and character accuracy by length, one line for each network; ``longest`` has a dashed line."""
     rows = []
     for score in SCORES:
         groups: list[Group] = [({"measure": score, "network": name}, selected) for name, selected in networks.items()]

@@ -68,14 +68,7 @@ def _smoothness(records: Records, graphs: list[str]) -> Figure:
 
 
 def smoothness_figure(rows: list[dict[str, Any]], graphs: Sequence[str], orders: Sequence[str], **texts: Any) -> Figure:
-    """Draw the Dirichlet energy after every block, with a panel for each graph and a line for each block order.
-
-    Args:
-        rows: Rows with ``graph``, ``order``, ``layer`` and ``energy``.
-        graphs: The graphs.
-        orders: The block orders.
-        **texts: Title and caption of the figure.
-    """
+    """Draw the Dirichlet energy after every block, with a panel for each graph and a line for each block order."""
     return Figure(
         rows=rows,
         spec=curves(

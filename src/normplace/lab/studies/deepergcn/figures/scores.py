@@ -40,12 +40,7 @@ def _groups(records: Records, task: str) -> list[Group]:
 
 
 def compared_scores(groups: Callable[[str], list[Group]], **texts: Any) -> list[Figure]:
-    """Draw the measured and the published score of every task that has trials.
-
-    Args:
-        groups: From a task to its records by network.
-        **texts: Title and caption of the figure.
-    """
+    """Draw the measured and the published score of every task that has trials."""
     rows: list[dict[str, Any]] = []
     tasks = []
     for task, (mean, deviation) in {"molhiv": MOLHIV_TEST, **ANCHORS}.items():
@@ -67,16 +62,7 @@ def _task_dots(rows: Sequence[Mapping[str, Any]], tasks: Sequence[str]) -> dict[
 def score_dots(
     rows: str, order: Iterable[str], series: str, sources: Iterable[str], facet: str, panels: Sequence[str]
 ) -> dict[str, Any]:
-    """A point with its interval for each ROC-AUC.
-
-    Args:
-        rows: Column of the row names.
-        order: Row names from top to bottom.
-        series: Column of the series.
-        sources: Series in legend order.
-        facet: Column of the panels.
-        panels: Panels in order.
-    """
+    """A point with its interval for each ROC-AUC."""
     return dots(
         x={"field": "value", "title": "ROC-AUC"},
         rows=rows,

@@ -20,15 +20,7 @@ def _metric(name: str, learner: str) -> Measure:
 def _equal(
     title: str, name: str, pairs: Iterable[tuple[str, str]], margin: float, gates: Mapping[str, Check]
 ) -> tuple[Check, ...]:
-    """Check that the mean difference between two learners is within a margin of 0.
-
-    Args:
-        title: What is measured.
-        name: Name of the metric.
-        pairs: The learners to compare.
-        margin: The largest difference that counts as equal.
-        gates: Preconditions by learner.
-    """
+    """Check that the mean difference between two learners is within a margin of 0."""
     return tuple(
         Check(
             f"{title}, {TITLES[learner]} minus {TITLES[other]}",

@@ -11,14 +11,7 @@ from normplace.lab.trials.study import Figure
 
 
 def near_and_far(groups: Sequence[Group], networks: Sequence[str], *, prefix: str = "", note: str = "") -> list[Figure]:
-    """Draw predictions near the data and magnitudes far from it, one panel per data set.
-
-    Args:
-        groups: Records by ``data`` and ``network``.
-        networks: Names of the networks in legend order.
-        prefix: Prefix of both titles.
-        note: Text appended to the first caption.
-    """
+    """Draw predictions near the data and magnitudes far from it, one panel per data set."""
     panels = {"series": "network", "order": list(networks), "facet": "data", "panels": list(FUNCTIONS)}
     drawn = f"Three panels, one per data set, a line for each network: {'; '.join(networks)}."
     near = Figure(

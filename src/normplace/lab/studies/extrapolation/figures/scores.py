@@ -18,15 +18,7 @@ HERE, PUBLISHED = "measured here", "published"
 def score_figure(
     title: str, caption: str, models: Mapping[str, str], records: Mapping[str, Records], table: Table
 ) -> Figure:
-    """Draw mean R² of each model with its 95% interval, and the paper's numbers with separate marks.
-
-    Args:
-        title: Title of the figure.
-        caption: Description of the data.
-        models: Display names by the name in the configuration.
-        records: The records of each model.
-        table: The paper's numbers.
-    """
+    """Draw mean R² of each model with its 95% interval, and the paper's numbers with separate marks."""
     rows: list[dict[str, Any]] = []
     for metric, panel in PANELS.items():
         for key, name in models.items():

@@ -12,8 +12,15 @@ from typing import Any
 
 from normplace.lab.studies.notes import OURS
 from normplace.lab.studies.periln.measures import every, interior
-from normplace.lab.studies.periln.pretraining import FULL, MAIN, PART, SEEDS, STABILITY_RATES, STABILITY_SEEDS
-from normplace.lab.studies.periln.pretraining_order import EQUAL_RATE
+from normplace.lab.studies.periln.pretraining import (
+    EQUAL_RATE,
+    FULL,
+    MAIN,
+    PART,
+    SEEDS,
+    STABILITY_RATES,
+    STABILITY_SEEDS,
+)
 from normplace.lab.studies.periln.published import PAPER, SECOND_HAND
 from normplace.lab.studies.rate_grid import FIRST_RATES, best_rate, loss
 from normplace.lab.trials.claims import Check, Claim, sign_and_size

@@ -105,12 +105,7 @@ def _highest_rate_ratio(size: str) -> Measure:
 
 
 def _claims(sizes: Cases, setting: str) -> tuple[Claim, ...]:
-    """The claims on Transformers of some sizes.
-
-    Args:
-        sizes: The sizes.
-        setting: Note on how the setting was chosen.
-    """
+    """The claims on Transformers of some sizes."""
 
     def claim(key: str, paper: str, statement: str, note: str, *checks: Iterable[Check]) -> Claim:
         return Claim(

@@ -10,8 +10,7 @@ from typing import Any
 from normplace.lab.report.rows import mean_columns
 from normplace.lab.report.specs import curves
 from normplace.lab.studies.periln.claims.theory import before_training, prediction
-from normplace.lab.studies.periln.pretraining import FULL, LONG_PLACEMENTS, MAIN, NAMED, OTHERS, PART
-from normplace.lab.studies.periln.pretraining_order import EQUAL_RATE
+from normplace.lab.studies.periln.pretraining import EQUAL_RATE, FULL, LONG_PLACEMENTS, MAIN, NAMED, OTHERS, PART
 from normplace.lab.studies.rate_grid import best_rate, loss
 from normplace.lab.trials.per_seed import Records, config_values, pick
 from normplace.lab.trials.results import TrialRecord

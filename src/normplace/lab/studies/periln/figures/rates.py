@@ -9,13 +9,7 @@ from normplace.lab.report.specs import cells
 
 
 def rate_cells(rows: Sequence[Mapping[str, Any]], variant: str, **options: Any) -> dict[str, Any]:
-    """Colored cells; the median is colorless, and the best cell has the full color.
-
-    Args:
-        rows: Rows with ``rate``, ``bits`` and the text ``shown``.
-        variant: Column that names the variant.
-        **options: Further arguments of :func:`cells`.
-    """
+    """Colored cells; the median is colorless, and the best cell has the full color."""
     values = sorted(row["bits"] for row in rows)
     middle = values[len(values) // 2]
     return cells(

@@ -11,6 +11,7 @@ import numpy as np
 
 from normplace.lab.studies.notes import OURS
 from normplace.lab.studies.postdeg.extended import PART, SLOT, SOURCES, ExtendedTrial, baseline, ranks, scaled_cells
+from normplace.lab.studies.postdeg.measures import improvement
 from normplace.lab.studies.postdeg.published import GAINS, GAINS_TEXT, PAPER
 from normplace.lab.studies.postdeg.selection import TASKS
 from normplace.lab.trials.claims import Check, Claim
@@ -38,9 +39,7 @@ def extended_score(task: str, cell: dict[str, Any]) -> Measure:
 
 def extended_gain(task: str, cell: dict[str, Any]) -> Measure:
     """Relative improvement of a cell over the same network without a scale."""
-    reference = _metric(task, "value", baseline(cell))
-    sign = -1 if task == "dismantling" else 1
-    return sign * ((_metric(task, "value", cell) - reference) / reference)
+    return improvement(task, extended_score(task, cell), extended_score(task, baseline(cell)))
 
 
 def degree_information(task: str, cell: dict[str, Any]) -> Measure:

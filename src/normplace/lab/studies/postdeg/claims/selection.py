@@ -69,14 +69,7 @@ def _gains(
     signed: bool = False,
     **limit: Any,
 ) -> tuple[Check, ...]:
-    """Gains of policies over baselines on every task.
-
-    Args:
-        pairs: Policy and baseline by name.
-        gate: From task, name and baseline to a precondition.
-        signed: Whether the claim is about a direction, so that the sign has a check.
-        **limit: The threshold.
-    """
+    """Gains of policies over baselines on every task."""
     checks: list[Check] = []
     for task, title in TASKS.items():
         for name, (policy, baseline) in pairs.items():

@@ -5,11 +5,12 @@ from __future__ import annotations
 from statistics import median
 
 from normplace.lab.studies.notes import OURS
+from normplace.lab.studies.postdeg.measures import improvement
 from normplace.lab.studies.postdeg.published import GAINS, GAINS_TEXT, PAPER
 from normplace.lab.studies.postdeg.selection import TASKS
 from normplace.lab.studies.postdeg.transfer import INPUTS, PART, POLICY
 from normplace.lab.trials.claims import Check, Claim, sign_and_size
-from normplace.lab.trials.per_seed import Measure, PerSeed, Records, measure, metric, pick, quotient
+from normplace.lab.trials.per_seed import Measure, PerSeed, Records, measure, metric, pick
 
 _NOTE = (
     "Declared before the runs of this part; the cost was measured before with seed 0 of two of the ten policies, which "
@@ -41,13 +42,12 @@ def real_gain(
     selected = pick(records, PART.name, task=task, features=features, postdeg=postdeg)
     if not selected:
         return PerSeed()
-    sign = -1 if task == "dismantling" else 1
-    gains = []
-    for graph in of or selected[0].config["graphs"]:
-        base = _value(task, reference, graph, features, postdeg and reference != POLICY)(records)
-        policy = _value(task, POLICY, graph, features, postdeg)(records)
-        gains.append(policy.map(lambda a, b: sign * quotient(a - b, b), base))
-    return PerSeed.over(gains, median)
+
+    def gain(graph: str) -> PerSeed:
+        base = _value(task, reference, graph, features, postdeg and reference != POLICY)
+        return improvement(task, _value(task, POLICY, graph, features, postdeg), base)(records)
+
+    return PerSeed.over(map(gain, of or selected[0].config["graphs"]), median)
 
 
 def _learned(task: str, features: str) -> Check:

@@ -36,12 +36,7 @@ def figures(records: Records) -> list[Figure]:
 
 
 def _rows(records: Records, grid: Sequence[tuple[dict[str, Any], Cell, Cell]]) -> list[dict[str, Any]]:
-    """Mean gain in percent with its interval and the seeds won, one row per task and cell.
-
-    Args:
-        records: Records of successful trials.
-        grid: Columns, policy and baseline of each cell.
-    """
+    """Mean gain in percent with its interval and the seeds won, one row per task and cell."""
     return [
         row
         for task, title in TASKS.items()

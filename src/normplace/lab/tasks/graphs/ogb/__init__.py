@@ -5,7 +5,7 @@ Neither the package ``ogb`` nor a network is needed.
 - ``catalog``: the tasks, with their metrics, splits and folders.
 - ``files``: tables, splits and binary files.
 - ``node_graph``: one graph with labels of its nodes.
-- ``graph_set``: many graphs with a label each, gathered into batches by index.
+- ``graph_set``: many graphs with a label each.
 - ``subgraphs``: random clusters and sampled neighbours of a large graph.
 - ``metrics``: accuracy, ROC-AUC and average precision over several labels, some of them missing.
 """

@@ -83,10 +83,6 @@ def named_task(name: str) -> OgbTask:
 def find_folder(task: OgbTask, folder: Path) -> Path:
     """The folder with the task's ``raw`` and ``split``: ``folder`` itself, or one in it with the name of the task.
 
-    Args:
-        task: The task.
-        folder: The folder of the task, or the ``root`` that was passed to ``ogb``.
-
     Raises:
         UsageError: If the files are in none of them.
     """

@@ -49,10 +49,6 @@ def score(metric: str, outputs: Tensor, labels: Tensor) -> float:
 def average_precision(scores: Tensor, labels: Tensor) -> float:
     """The mean of the precision over the ranks of class 1; samples with equal scores have one rank.
 
-    Args:
-        scores: One score per sample.
-        labels: 0 or 1 per sample.
-
     Raises:
         UsageError: If a score is NaN, or class 1 is missing.
 

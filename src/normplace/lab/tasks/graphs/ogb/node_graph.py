@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from normplace.errors import UsageError
+from normplace.lab.tasks.graphs.graph_batches import interleave, sum_of_edges
 from normplace.lab.tasks.graphs.ogb.catalog import OgbTask, find_folder
 from normplace.lab.tasks.graphs.ogb.files import read_split
 from normplace.lab.tasks.graphs.ogb.raw_graphs import RawGraphs, read_raw
@@ -67,10 +68,6 @@ def load_node_graph(task: OgbTask, folder: Path) -> NodeGraph:
     Nodes without features, as those of ogbn-proteins, get the sum of the features of their edges and the one-hot code
     of their species, as in DeeperGCN. The edges are those of OGB; see :func:`undirected` and :func:`with_self_loops`.
 
-    Args:
-        task: The task.
-        folder: The folder of the task, or the ``root`` that was passed to ``ogb``.
-
     Raises:
         UsageError: If a file is missing or damaged, or contradicts the others.
     """
@@ -99,16 +96,6 @@ def add_reverse(raw: RawGraphs) -> tuple[Tensor, Tensor | None]:
     if not raw.both_directions:
         return pairs, attr
     return interleave(pairs), None if attr is None else attr.repeat_interleave(2, 0)
-
-
-def interleave(pairs: Tensor) -> Tensor:
-    """Each edge followed by its reverse."""
-    return torch.stack([pairs, pairs.flip(0)], 2).reshape(2, -1)
-
-
-def sum_of_edges(source: Tensor, edge_attr: Tensor, num_nodes: int) -> Tensor:
-    """The sum of the features of the edges that leave each node."""
-    return edge_attr.new_zeros(num_nodes, edge_attr.shape[1]).index_add_(0, source, edge_attr)
 
 
 def undirected(graph: NodeGraph) -> NodeGraph:

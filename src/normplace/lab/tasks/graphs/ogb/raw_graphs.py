@@ -40,10 +40,6 @@ class RawGraphs:
 def read_raw(task: OgbTask, folder: Path) -> RawGraphs:
     """Read the graphs and labels of a task.
 
-    Args:
-        task: The task.
-        folder: Its folder, with ``raw``.
-
     Raises:
         UsageError: If a file is missing or damaged, or contradicts the others.
     """

@@ -42,13 +42,7 @@ def random_parts(num_nodes: int, parts: int, generator: torch.Generator) -> Tens
 
 
 def clusters(edge_index: Tensor, part: Tensor, parts: int) -> Iterator[Subgraph]:
-    """The subgraph of each cluster, in order; edges between clusters are left out.
-
-    Args:
-        edge_index: Source and target of each edge, 2 × E.
-        part: The cluster of each node.
-        parts: Number of clusters.
-    """
+    """The subgraph of each cluster, in order; edges between clusters are left out."""
     part = part.to(edge_index.device)
     sizes = torch.bincount(part, minlength=parts)
     nodes = part.argsort(stable=True)
@@ -96,12 +90,7 @@ class NeighbourSampler:
         self.first = self.degree.cumsum(0) - self.degree
 
     def sample(self, seeds: Tensor, generator: torch.Generator) -> Subgraph:
-        """The sampled neighbourhood; its first nodes are ``seeds``.
-
-        Args:
-            seeds: Distinct nodes.
-            generator: Source of randomness, on the CPU.
-        """
+        """The sampled neighbourhood; its first nodes are ``seeds``."""
         device = self.edge_index.device
         frontier = seeds.to(device)
         position = torch.full((self.num_nodes,), -1, device=device)

@@ -16,27 +16,17 @@ from normplace.lab.studies.causalrn.pretraining import (
     SEEDS,
     PretrainingTrial,
     Setting,
+    grid_fields,
 )
-from normplace.lab.studies.rate_grid import best_of_complete_grid, missing_rates, pending_trials
 from normplace.lab.trials.per_seed import Records
+
+from .rate_grid import best_of_complete_grid, missing_rates, pending_trials
 
 Trials = Iterator[PretrainingTrial]
 
 
-def grid_fields(network: str, vocab: int, tokens: int = FULL.grid) -> dict[str, object]:
-    """Configuration fields of the trials that choose a network's learning rate."""
-    return {"network": network, "vocab": vocab, "tokens": tokens, "seed": GRID_SEED}
-
-
 def settled_rate(records: Records, network: str, vocab: int, tokens: int = FULL.grid) -> float | None:
-    """The best learning rate of a network's grid; None before the grid is complete.
-
-    Args:
-        records: Successful records.
-        network: Name of the network.
-        vocab: Number of tokens of the vocabulary.
-        tokens: Training tokens of the grid.
-    """
+    """The best learning rate of a network's grid; None before the grid is complete."""
     return best_of_complete_grid(records, PART.name, **grid_fields(network, vocab, tokens))
 
 
@@ -75,6 +65,6 @@ STAGES: dict[str, Callable[[Records, Setting], Trials]] = {
 
 
 def pending(records: Records, setting: Setting = FULL, stages: Sequence[str] = ()) -> list[PretrainingTrial]:
-    """The trials to run next; see :func:`~normplace.lab.studies.rate_grid.pending_trials`."""
+    """The trials to run next; see :func:`pending_trials`."""
     fields = ("network", "vocab", "learning_rate", "seed", "tokens")
     return pending_trials(STAGES, records, setting, stages, PART.name, fields)

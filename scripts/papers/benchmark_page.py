@@ -67,11 +67,7 @@ NOT_MEASURED = (
 
 
 def page(records: Sequence[Record]) -> str:
-    """The page as text.
-
-    Args:
-        records: The committed runs.
-    """
+    """The page as text."""
     measured = dict.fromkeys(row.op for record in records for row in record.rows)
     ops = "\n".join(f"- `{op.name}`: {op.summary}" for op in load_ops(measured))
     what = f"## What is measured\n\n{ops}\n"

@@ -18,10 +18,10 @@ from normplace.lab.studies.causalrn.generalization import LONG_SEEDS, LONG_VARIA
 from normplace.lab.studies.causalrn.opponents import LENGTH, OPPONENTS, RATES, SHORT_LENGTH, SHORT_SEEDS
 from normplace.lab.studies.causalrn.published_ablation import GRID, LONGER_SEEDS, ONE_CHANGE
 from normplace.lab.studies.causalrn.published_copying import LENGTHS, PublishedCopyTrial
-from normplace.lab.studies.causalrn.published_measures import chosen_rate, rate_is_settled
+from normplace.lab.studies.causalrn.published_measures import chosen_rate
 from normplace.lab.studies.causalrn.published_size import SEEDS
 from normplace.lab.trials.config import config_dict
-from normplace.lab.trials.per_seed import Records, pick
+from normplace.lab.trials.per_seed import Records, config_values, pick
 from normplace.lab.trials.study import Part
 
 FIRST, OTHERS = range(3), range(3, SEEDS)
@@ -84,13 +84,19 @@ def _opponents(seeds: Iterable[int]) -> Callable[[Records], Requests]:
         for seed in seeds:
             for opponent in OPPONENTS:
                 rate = chosen_rate(records, opponent)
-                if rate is None or not rate_is_settled(records, opponent):
+                if rate is None or not _rate_is_settled(records, opponent):
                     continue
                 yield Request(opponents.PART, opponents.opponent_trial(opponent, LENGTH, rate, seed))
                 if seed < SHORT_SEEDS:
                     yield Request(opponents.PART, opponents.opponent_trial(opponent, SHORT_LENGTH, rate, seed))
 
     return trials
+
+
+def _rate_is_settled(records: Records, opponent: opponents.Opponent) -> bool:
+    """Whether the first seed was trained at all learning rates."""
+    fields = {**opponent._asdict(), "length": LENGTH, "seed": 0}
+    return set(config_values(records, opponents.PART.name, "learning_rate", **fields)) == set(RATES)
 
 
 def _generalization(
@@ -129,10 +135,6 @@ STAGES: dict[str, Callable[[Records], Requests]] = {
 
 def pending(records: Records, stages: Sequence[str] = ()) -> list[Request]:
     """The trials to run next, in order; a finished trial can add further ones.
-
-    Args:
-        records: Successful records.
-        stages: Names of stages; empty for all.
 
     Raises:
         UsageError: If a stage is unknown.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from normplace.lab.studies.periln.pretraining import (
+    EQUAL_RATE,
     FULL,
     LONG_PLACEMENTS,
     MAIN,
@@ -22,23 +23,15 @@ from normplace.lab.studies.periln.pretraining import (
     PretrainingTrial,
     Setting,
 )
-from normplace.lab.studies.rate_grid import best_of_complete_grid, missing_rates, pending_trials
 from normplace.lab.trials.per_seed import Records, config_values
 
-EQUAL_RATE = 4e-3
-"""The high learning rate at which Pre-LN and Peri-LN are compared."""
+from .rate_grid import best_of_complete_grid, missing_rates, pending_trials
 
 Trials = Iterator[PretrainingTrial]
 
 
 def settled_rate(records: Records, setting: Setting, placement: str) -> float | None:
-    """The best learning rate of a placement's grid; None before the grid is complete.
-
-    Args:
-        records: Successful records.
-        setting: Sizes of the plan.
-        placement: Name of the placement.
-    """
+    """The best learning rate of a placement's grid; None before the grid is complete."""
     fields = {"placement": placement, "tokens": setting.grid, "variant": MAIN, "seed": 0}
     return best_of_complete_grid(records, PART.name, **fields)
 
@@ -131,6 +124,6 @@ STAGES: dict[str, Callable[[Records, Setting], Trials]] = {
 
 
 def pending(records: Records, setting: Setting = FULL, stages: Sequence[str] = ()) -> list[PretrainingTrial]:
-    """The trials to run next; see :func:`~normplace.lab.studies.rate_grid.pending_trials`."""
+    """The trials to run next; see :func:`pending_trials`."""
     fields = ("placement", "learning_rate", "seed", "tokens", "variant")
     return pending_trials(STAGES, records, setting, stages, PART.name, fields)

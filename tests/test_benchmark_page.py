@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import runpy
 from pathlib import Path
 
+from scripts.papers.benchmark_page import page
 from tests.lab.bench.sample import record, row
+from tests.project_scripts import imported_script
 
-from normplace.lab.bench.page import page
-
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[1]
 
 
 def test_the_committed_pages_are_current():
-    script = runpy.run_path(str(ROOT / "scripts" / "write_benchmarks.py"))
-    assert script["committed"]()
-    assert (ROOT / "docs" / "reference" / "benchmarks.md").read_text() == script["document"](), (
-        "run scripts/write_benchmarks.py"
-    )
-    assert (ROOT / "docs" / "reference" / "costs.md").read_text() == script["costs"](), (
-        "run scripts/write_benchmarks.py"
-    )
+    with imported_script("write_benchmarks") as script:
+        assert script.committed()
+        pages = {"benchmarks.md": script.document(), "costs.md": script.costs()}
+    for name, text in pages.items():
+        assert (ROOT / "docs" / "reference" / name).read_text() == text, "run scripts/write_benchmarks.py"
 
 
 def test_the_summary_has_the_median_and_the_range_of_each_peer():

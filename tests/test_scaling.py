@@ -13,13 +13,13 @@ import pytest
 from torch import nn
 
 from normplace.errors import UsageError
-from normplace.lab.train.scaling import estimate_step, step_traffic
 from normplace.lab.train.throughput import flops_per_token
 from normplace.models.transformer import AttentionConfig, Transformer, TransformerConfig
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
 import estimate_scaling
+from papers.scaling import estimate_step, step_traffic
 from papers.scaling_tables import Plan, measured
 
 MODEL = Transformer(TransformerConfig(256, 64, 4, "peri", attention=AttentionConfig(heads=4)), device="meta")
@@ -94,7 +94,7 @@ def test_a_placement_whose_blocks_are_gathered_more_often_is_an_error():
 
 def test_the_throughputs_are_those_of_the_committed_records():
     slow, fast = measured()
-    record = json.loads((Path(__file__).parents[3] / "benchmarks" / "results" / "peri_step-cuda.json").read_text())
+    record = json.loads((Path(__file__).parents[1] / "benchmarks" / "results" / "peri_step-cuda.json").read_text())
     row = next(row for row in record["step"] if row["tokens_per_s"] == fast.tokens_per_second)
     assert row["placement"] == "peri"
     assert fast.flops_per_second / fast.peak == pytest.approx(row["mfu"])
