@@ -33,6 +33,7 @@ def test_a_script_without_a_guard_is_not_run_by_its_workers(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True)
     assert done.stdout.splitlines() == ["script", "[(0, 'b')]", "script.py None"], done.stderr
+    assert not done.stderr, "the server of the workers exits silently"
 
 
 def results(function, *items):

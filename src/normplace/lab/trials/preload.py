@@ -1,5 +1,6 @@
 """What the server of :mod:`normplace.lab.trials.spawn` imports before it starts workers."""
 
+import atexit
 import gc
 
 gc.disable()  # nothing that is imported is garbage: collections would take a seventh of the time
@@ -14,4 +15,5 @@ if not torch.backends.cuda.is_built():
     import torch._dynamo
 
 gc.freeze()  # a collection in a worker would visit, and so copy, the memory that it shares with the server
+atexit.register(gc.unfreeze)  # Triton's library reports objects that are left when the server exits
 gc.enable()
