@@ -29,6 +29,14 @@ def graph_file(tmp_path, monkeypatch) -> Path:
     return Path("graph.csv")
 
 
+@pytest.mark.parametrize(("edges", "sentence"), [("a b", "selects 1 node: a"), ("a a\nb b", "selects no node")])
+def test_few_nodes_are_counted_in_words(edges, sentence, tmp_path, capsys):
+    path = tmp_path / "graph.txt"
+    path.write_text(edges)
+    assert main(["select", str(path), "--method", "degree"]) == 0
+    assert capsys.readouterr().out.endswith(f"degree {sentence}\n")
+
+
 def test_the_order_and_the_measures_agree(graph_file, capsys):
     words = ["select", str(graph_file), "--method", "corehd", "policy", "--out", "order.csv", "--json"]
     assert main(words) == 0

@@ -214,4 +214,5 @@ def _print(task: str, named: NamedGraph, results: dict[str, SelectionResult], re
     first, result = next(iter(results.items()))
     nodes = named.names[result.selected[:SHOWN]].tolist()
     shown = ", ".join([*map(str, nodes), *(["…"] if len(result.selected) > SHOWN else [])])
-    print(f"{first} selects {len(result.selected):,} nodes: {shown}")
+    count = "1 node" if len(result.selected) == 1 else f"{len(result.selected):,} nodes"
+    print(f"{first} selects {count}: {shown}" if nodes else f"{first} selects no node")
