@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,6 +10,7 @@ from typing import Any
 
 from normplace._shared.closure import closure
 from normplace.analysis.dataflow.axes import COPIES, FEATURES, REPEATS, Marks, move_marks, repeat_marks
+from normplace.analysis.dataflow.empty_streams import empty_streams
 from normplace.analysis.dataflow.operators import (
     AGGREGATIONS,
     BARRIERS,
@@ -25,7 +25,6 @@ from normplace.analysis.dataflow.operators import (
     SHAPED,
     SPARSE_PRODUCTS,
     TRANSPOSES,
-    ZEROS,
 )
 from normplace.analysis.recording.ids import CallId, NodeId, ValueId
 from normplace.analysis.recording.tape import Op, Tape, Value, ValueRef
@@ -78,7 +77,7 @@ class Graph:
         self._stacks: dict[ValueId, Marks] = {}
         self._gates: set[ValueId] = set()
         self._routed: set[ValueId] = set()  # integers and booleans that are computed from features
-        for value in _empty_streams(self.tape):
+        for value in empty_streams(self.tape):
             self._data[value] = True
         for op in self.tape.ops:
             for node in self._split(op):
@@ -241,12 +240,9 @@ class Graph:
 
     def computed_from(self, values: Iterable[ValueId], passes: Callable[[Node], bool]) -> Iterator[ValueId]:
         """The values, and everything that is computed from them by nodes that pass, each value once."""
-
-        def following(value: ValueId) -> Iterator[ValueId]:
-            for node in self.readers(value):
-                yield from node.outputs if passes(node) else ()
-
-        return closure(values, following)
+        return closure(
+            values, lambda value: (output for node in self.readers(value) if passes(node) for output in node.outputs)
+        )
 
     def barriers_before(self, value: ValueId) -> set[NodeId]:
         """The last barriers on every path to a value."""
@@ -369,27 +365,6 @@ class Graph:
             return () if node is None else node.inputs
 
         return set(closure(self.tape.outputs, read_by_maker))
-
-
-def _empty_streams(tape: Tape) -> Iterator[ValueId]:
-    """Zeros that start a stream: a branch reads them, and its result is added to them."""
-    zeros: dict[ValueId, ValueId] = {}
-    added: set[ValueId] = set()
-    reads: Counter[ValueId] = Counter()
-    for op in tape.ops:
-        if op.name in ZEROS and tape.values[op.outputs[0]].dtype.is_floating_point:
-            zeros[op.outputs[0]] = op.outputs[0]
-        elif op.name in KEEPS and op.inputs and op.inputs[0] in zeros:
-            zeros[op.outputs[0]] = zeros[op.inputs[0]]
-        elif zeros:
-            sources = {zeros[value] for value in op.inputs if value in zeros}
-            reads.update(sources)
-            if op.name == "add" and len(op.inputs) == 2 and op.outputs[0] not in op.inputs:
-                shapes = {tape.values[value].shape for value in (*op.inputs, *op.outputs)}
-                added |= sources if len(shapes) == 1 else set()
-    for value, source in zeros.items():
-        if source in added and reads[source] > 1:
-            yield value
 
 
 def constant(node: Node) -> float | None:

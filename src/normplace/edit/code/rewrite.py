@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import copy
-import inspect
 from collections.abc import Mapping
 from functools import lru_cache
 from types import CodeType, FunctionType
@@ -17,6 +16,7 @@ from typing import Any
 
 from torch import nn
 
+from normplace.edit.code.instance_method import InstanceMethod
 from normplace.edit.code.recompile import definition_of, recompile, undecorated
 from normplace.errors import UsageError
 
@@ -56,24 +56,12 @@ def _is_same_definition(one: CodeType, other: CodeType) -> bool:
     )  # fmt: skip
 
 
-class RewrittenMethod:
-    """A method of one module instance with some sums wrapped; as an instance attribute it hides the class's method."""
+class RewrittenMethod(InstanceMethod):
+    """A method of one module instance with some sums wrapped."""
 
     def __init__(self, module: nn.Module, method: str, sums: Mapping[Position, PlacedNames]) -> None:
-        self.module, self.method, self.sums = module, method, dict(sums)
-        original = getattr(type(module), method)
-        self.function = rewrite(original, tuple(self.sums.items()))
-        parameters = list(inspect.signature(original).parameters.values())[1:]
-        self.__signature__ = inspect.signature(original).replace(parameters=parameters)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the rewritten method."""
-        return self.function(self.module, *args, **kwargs)
-
-    @property
-    def __code__(self) -> CodeType:
-        """What ``torch.export`` reads of a model's ``forward``."""
-        return undecorated(self.function).__code__
+        super().__init__(module, method, rewrite(getattr(type(module), method), tuple(sums.items())))
+        self.sums = dict(sums)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RewrittenMethod, (self.module, self.method, self.sums)

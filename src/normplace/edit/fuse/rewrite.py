@@ -15,15 +15,15 @@ from __future__ import annotations
 
 import ast
 import copy
-import inspect
 from dataclasses import dataclass
 from functools import lru_cache
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 from torch import nn
 
-from normplace.edit.code.recompile import definition_of, recompile, undecorated
+from normplace.edit.code.instance_method import InstanceMethod
+from normplace.edit.code.recompile import definition_of, recompile
 from normplace.edit.code.rewrite import Position
 from normplace.edit.code.syntax import (
     ancestors,
@@ -66,26 +66,18 @@ KNOWN = "normplace_known"
 """The variable of a rewritten method for a modulation that is known."""
 
 
-class FusedMethod:
-    """A method of one module instance with fused sums; as an instance attribute it hides the class's method."""
+class FusedMethod(InstanceMethod):
+    """A method of one module instance with fused sums."""
 
     def __init__(self, module: nn.Module, method: str, edits: tuple[FusionEdit, ...]) -> None:
-        self.module, self.method, self.edits = module, method, edits
-        original = getattr(type(module), method)
-        self.function = fuse_sums(original, edits)
-        parameters = list(inspect.signature(original).parameters.values())[1:]
-        self.__signature__ = inspect.signature(original).replace(parameters=parameters)
+        super().__init__(module, method, fuse_sums(getattr(type(module), method), edits))
+        self.edits = edits
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the rewritten method, or the original one after ``unfuse``, if a wrapper still calls this one."""
         is_fused = hasattr(self.module, SUMS) or hasattr(self.module, MODULATIONS)
         function = self.function if is_fused else getattr(type(self.module), self.method)
         return function(self.module, *args, **kwargs)
-
-    @property
-    def __code__(self) -> CodeType:
-        """What ``torch.export`` reads of a model's ``forward``."""
-        return undecorated(self.function).__code__
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FusedMethod, (self.module, self.method, self.edits)
