@@ -30,6 +30,9 @@ settings.load_profile("any load")
 
 # Each process compiles for itself: the pool of processes that torch.compile starts otherwise has to import torch first.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+# Before its first kernel, torch.compile tries whether the compiler knows the vector instructions of the processor, and
+# takes as long as ten kernels for it. An empty variable restores this.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
 # While the trace log of torch has a handler, torch extracts a stack or prints a graph for each event of a trace or a
 # compilation, which is half of the time of a trace. pytest gives its handler to every logger that does not propagate.
