@@ -25,7 +25,7 @@ class UsageError(ValueError):
 
 def unknown(kind: str, name: object, options: Iterable[str]) -> UsageError:
     """Return the error for a name that is not among ``options``, with the nearest one suggested."""
-    known = sorted(options)
+    known = sorted(set(options))
     words = {option.lstrip("-"): option for option in known}  # all options begin with the same dashes
     close = difflib.get_close_matches(str(name).lstrip("-"), words, n=1, cutoff=0.5)
     hint = f"did you mean {words[close[0]]!r}?" if close else f"choose from {', '.join(known) or 'nothing yet'}."
@@ -67,8 +67,10 @@ def expect_range(
     if least <= value <= most and above < value < below:
         return
     bounds = {"at least": least, "above": above, "at most": most, "below": below}
-    words = " and ".join(f"{word} {bound:g}" for word, bound in bounds.items() if math.isfinite(bound))
-    raise UsageError(f"{name} must be {words or 'finite'}, got {quoted(value)}.")
+    words = [f"{word} {bound:g}" for word, bound in bounds.items() if math.isfinite(bound)]
+    if not words or (math.isinf(value) and math.isinf(min(most, below))):
+        words.append("finite")
+    raise UsageError(f"{name} must be {' and '.join(words)}, got {quoted(value)}.")
 
 
 def expect_ranges(settings: object, *names: str, **bounds: float) -> None:

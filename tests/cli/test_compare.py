@@ -83,6 +83,7 @@ def make(seed):
     [
         (["pre", "--graph", "influence", "--precision", "bfloat16"], "--precision belongs to --text"),
         (["perry"], "unknown edit 'perry': did you mean 'peri'"),
+        (["zzz"], "keel, layerscale, lns, "),
         (["pre", "pre"], "'pre' is listed twice"),
         (["--text", "absent.txt"], "there is no text"),
         (["--text", "TEXT", "--graph", "influence"], "--text and --graph are two tasks"),

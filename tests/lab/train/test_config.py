@@ -50,7 +50,7 @@ def test_network_settings_out_of_range_are_errors(name, value):
         (["--seed", "-1"], "seed must be at least 0"),
         (["--set", "beta1=7"], "beta1 must be at least 0 and below 1, got 7"),
         (["--set", "weight_decay=-1"], "weight_decay must be at least 0"),
-        (["--rate", "inf"], "rate must be above 0, got inf"),
+        (["--rate", "inf"], "rate must be above 0 and finite, got inf"),
         (["--rate", "nan"], "rate takes a number, got nan"),
         (["--device", "meta"], "device 'meta' is not supported"),
         (["--device", "cuda:x"], "unknown device 'cuda:x'"),

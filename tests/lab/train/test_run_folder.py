@@ -109,6 +109,25 @@ def test_folders_without_a_model_are_errors(tmp_path, text):
         open_run(tmp_path / "run")
 
 
+def test_a_run_without_a_checkpoint_has_no_model(tmp_path, text, monkeypatch):
+    out = tmp_path / "run"
+    monkeypatch.setattr(DivergenceDetector, "update", lambda self, loss, gradient_norm: "the loss is nan")
+    train(out, text)
+    with pytest.raises(UsageError, match=r"has no model, since it diverged \(the loss is nan\): train another one"):
+        open_run(out)
+    (out / "result.json").unlink()  # as if the run had been interrupted
+    with pytest.raises(UsageError, match="has no model, since it has not finished: run its command again"):
+        open_run(out)
+
+
+@pytest.mark.parametrize("changes", [{"config": 3}, {"text": None}, {"config": {"context": "16"}}])
+def test_an_edited_result_is_an_error(tmp_path, text, changes):
+    result = train(tmp_path / "run", text)
+    (tmp_path / "run" / "result.json").write_text(json.dumps({**result, **changes}))
+    with pytest.raises(UsageError, match=r"result.json is damaged \(its "):
+        open_run(tmp_path / "run")
+
+
 def test_a_damaged_result_is_an_error_before_training(tmp_path, text):
     train(tmp_path / "run", text)
     (tmp_path / "run" / "result.json").write_text("{")

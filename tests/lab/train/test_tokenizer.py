@@ -8,6 +8,7 @@ import pytest
 from normplace.errors import UsageError
 from normplace.lab.train import tokenizer as module
 from normplace.lab.train.tokenizer import (
+    HUB_NAME,
     ByteTokenizer,
     StreamDecoder,
     learn_tokenizer,
@@ -77,6 +78,19 @@ def test_byte_tokens_have_an_equal_tokenizer_file(tmp_path):
     assert other.decode(list(TEXT.encode())) == TEXT
     every_byte = [byte for code in range(1, 0x250) for byte in chr(code).encode()]
     assert other.decode(every_byte) == bytes(every_byte).decode()
+
+
+@pytest.mark.parametrize("name", ["absent.json", "./absent", "/absent", "a/b/c", "", "empty"])
+def test_a_path_is_not_looked_up_on_the_hub(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match=r"there is no tokenizer '.*': use 'bytes', a tokenizer.json, the folder"):
+        load_tokenizer(name)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "google/gemma-2-2b", "HuggingFaceTB/SmolLM2-1.7B"])
+def test_names_of_the_hub(name):
+    assert HUB_NAME.fullmatch(name)
 
 
 def test_a_saved_byte_tokenizer_needs_no_package(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from normplace._shared.output import cannot_write, write_atomic
 from normplace.errors import UsageError, quoted
+from normplace.lab.train.log import FILE as LOG
 from normplace.lab.train.tokenizer import BYTES, FILE, ByteTokenizer, Tokenizer, load_tokenizer, save_tokenizer
 from normplace.models.transformer import Transformer, TransformerConfig, load, save
 from normplace.models.weights import Damage, read_json
@@ -56,7 +57,7 @@ def open_run(path: str | Path) -> Run:
     folder = Path(path)
     try:
         is_run, is_model = (folder / MODEL / NETWORK).is_file(), (folder / NETWORK).is_file()
-        has_begun = (folder / "checkpoints").is_dir()
+        has_begun = (folder / LOG).is_file()
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot read {quoted(str(path))} ({error}): name the folder of a run.") from error
     if is_run:
@@ -64,6 +65,12 @@ def open_run(path: str | Path) -> Run:
     if is_model:
         return _open(None, folder, {})
     if has_begun:
+        result = read_result(folder) or {}
+        if result.get("status") == "diverged":
+            raise UsageError(
+                f"the run in {folder} has no model, since it diverged ({result.get('reason')}): train another one, for "
+                "example with a lower learning rate."
+            )
         raise UsageError(f"the run in {folder} has no model, since it has not finished: run its command again.")
     raise UsageError(f"there is no run in {quoted(str(path))}: name the --out folder of 'normplace train'.")
 
@@ -85,9 +92,25 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        return read_json(path)
+        result = read_json(path)
+        _check_fields(result)
+        return result
     except Damage as damage:
         raise UsageError(f"{path} is damaged ({damage}): remove it, and train with the same command.") from damage
+
+
+def _check_fields(result: dict[str, Any]) -> None:
+    """Check the fields that are read again.
+
+    Raises:
+        Damage: If one has an impossible type.
+    """
+    for name in ("config", "text"):
+        if not isinstance(result.get(name, {}), dict):
+            raise Damage(f"its field {name!r} is {quoted(result[name])}")
+    context = result.get("config", {}).get("context", 1)
+    if type(context) is not int or context < 1:
+        raise Damage(f"its context is {quoted(context)}")
 
 
 def has_finished(result: dict[str, Any] | None, steps: int) -> bool:

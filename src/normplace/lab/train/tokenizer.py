@@ -10,6 +10,7 @@ import codecs
 import functools
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,6 +29,8 @@ PIECES = 16
 """Pieces that are tokenized in parallel."""
 LEARNED_PIECES = 32
 """Pieces that a tokenizer is learned from."""
+HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?(?<!\.json)")
+"""A name on the Hugging Face Hub; a path must not be taken for one, since looking it up offline takes a minute."""
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -209,6 +212,11 @@ def load_tokenizer(name: str) -> Tokenizer:
     path = tokenizer_file(name)
     if path is not None and _is_bytes(path):
         return ByteTokenizer()
+    if path is None and (Path(name).exists() or not HUB_NAME.fullmatch(name)):
+        raise UsageError(
+            f"there is no tokenizer {name!r}: use {BYTES!r}, a {FILE}, the folder of one, or a name on the Hugging "
+            "Face Hub."
+        )
     expect_installed(f"the tokenizer {name!r}", "tokenizers", "train")
     import tokenizers
 
