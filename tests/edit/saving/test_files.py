@@ -51,10 +51,10 @@ def test_from_a_hugging_face_folder(capsys, tmp_path):
 def test_from_a_configuration_alone(capsys, tmp_path):
     family = build("llama")
     family.model.config.save_pretrained(tmp_path)
-    words = ["move", "--hf", str(tmp_path / "config.json"), "--to", "peri", "--qk", "rms", "--out", str(tmp_path)]
-    assert main(words) == 0
+    words = ["move", "--hf", str(tmp_path / "config.json"), "--to", "peri", "--qk", "rms", "--out"]
+    assert main([*words, str(tmp_path / "moved")]) == 0
     assert "initial weights, seed 0" in capsys.readouterr().out
-    assert json.loads((tmp_path / "placement.json").read_text())["changes"]["moves"][0]["qk"] == "rms"
+    assert json.loads((tmp_path / "moved" / "placement.json").read_text())["changes"]["moves"][0]["qk"] == "rms"
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_the_weights_of_another_model_are_not_overwritten(capsys, tmp_path):
     family.model.save_pretrained(tmp_path / "hf")
     kept = {path.name: path.read_bytes() for path in (tmp_path / "hf").iterdir()}
     assert main(["move", str(tmp_path / "hf"), "--to", "peri", "--out", str(tmp_path / "hf")]) == 2
-    assert "holds another model (model.safetensors)" in capsys.readouterr().err
+    assert "already exists: remove it, or choose another --out." in capsys.readouterr().err
     moved = npl.move(family.model, *family.inputs, to="peri")
     with pytest.raises(npl.UsageError, match="choose another folder"):
         moved.save_pretrained(tmp_path / "hf")
