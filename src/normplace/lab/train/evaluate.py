@@ -26,7 +26,19 @@ def evaluate_run(
     seed: int = 0,
     device: str = "auto",
 ) -> list[TaskScore]:
-    """Evaluate the model of a run; see :func:`iterate_scores`."""
+    """Evaluate the model of a run.
+
+    Args:
+        run: The run, from :func:`normplace.lab.train.run_folder.open_run`.
+        tasks: Names of probes (``held-out``, ``cloze``, ``copy``) or of tasks of lm-evaluation-harness.
+        text: Text for the probes, all of which is used; None for the held-out part of the run's text.
+        samples: Largest number of samples per task; None for 200 per probe and all of the harness's.
+        seed: Random seed for the choice of samples.
+        device: ``auto``, ``cpu`` or ``cuda``.
+
+    Raises:
+        UsageError: If a task is not available, the text of the run has changed, or a probe failed.
+    """
     return list(iterate_scores(run, tasks, text=text, samples=samples, seed=seed, device=device))
 
 
@@ -39,19 +51,7 @@ def iterate_scores(
     seed: int = 0,
     device: str = "auto",
 ) -> Iterator[TaskScore]:
-    """Evaluate the model of a run, one score at a time. A probe that fails does not stop the others.
-
-    Args:
-        run: The run, from :func:`normplace.lab.train.run_folder.open_run`.
-        tasks: Names of probes (``held-out``, ``cloze``, ``copy``) or of tasks of lm-evaluation-harness.
-        text: Text for the probes, all of which is used; None for the held-out part of the run's text.
-        samples: Largest number of samples per task; None for 200 per probe and all of the harness's.
-        seed: Random seed for the choice of samples.
-        device: ``auto``, ``cpu`` or ``cuda``.
-
-    Raises:
-        UsageError: If a task is not available, or the text of the run has changed; at the end, if a probe failed.
-    """
+    """The scores of :func:`evaluate_run`, each as soon as it is known. A probe that fails does not stop the others."""
     tasks = [tasks] if isinstance(tasks, str) else list(tasks)
     if not tasks:
         raise UsageError(f"there is no task: choose from {', '.join(PROBES)}, or name tasks of lm-evaluation-harness.")
