@@ -26,7 +26,7 @@ def rounding_floor(size: int, dtype: torch.dtype) -> float:
 
 
 def negative(values: Tensor, dtype: torch.dtype) -> UsageError | None:
-    """The error for the eigenvalues, in ascending order, of a matrix that is no kernel; None if rounding explains them.
+    """The error for ascending eigenvalues of a matrix that is not a kernel; None if rounding explains negative ones.
 
     Args:
         values: The eigenvalues.
